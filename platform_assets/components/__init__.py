@@ -1,4 +1,4 @@
-"""Dagster components: what a `defs.yaml` can declare."""
+"""Dagster components, which define what a `defs.yaml` can declare."""
 
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.components.topic_tables import TopicTables

@@ -1,4 +1,4 @@
-"""The project's declared topics, for the code location and for commands that run outside it."""
+"""The project's declared topics. The code location uses this module, and so do commands that run outside it."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _MODULE: Final = "platform_defs"
 
 
 def defs_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """The folder of the declarations: `PLATFORM_DEFS`, or this package's own `defs`.
+    """Return the folder that contains the declarations: `PLATFORM_DEFS`, or this package's own `defs`.
 
-    Raises ConfigurationError if the variable holds anything but an absolute path, or if it is not set outside a
-    checkout.
+    Raises ConfigurationError if the variable holds anything but an absolute path, or if it is not set and the platform
+    does not run from a checkout.
     """
     given = (os.environ if environ is None else environ).get(DEFS_VARIABLE)
     if not given:
@@ -55,10 +55,10 @@ def defs_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def definitions() -> dg.Definitions:
-    """Return everything that the definitions folder declares; nothing if the folder is empty, which Dagster itself
-    refuses.
+    """Return everything that the definitions folder declares. Return nothing if the folder is empty, because Dagster
+    itself refuses an empty folder.
 
-    A topic that cannot be defined next to the others is left out: see `judgement`.
+    If a topic cannot be defined next to the other topics, it is left out: see `judgement`.
     """
     if _is_empty(defs_folder()):
         return dg.Definitions()
@@ -71,7 +71,8 @@ def definitions() -> dg.Definitions:
 
 
 def component_tree() -> dg.ComponentTree:
-    """Return the tree of the definitions folder, which loads components on demand. Raises ConfigurationError."""
+    """Return the component tree of the definitions folder. The tree loads components on demand. Raises
+    ConfigurationError."""
     folder = defs_folder()
     if not os.environ.get(DEFS_VARIABLE):
         return dg.ComponentTree.for_project(_PACKAGE)
@@ -89,9 +90,9 @@ def component_tree() -> dg.ComponentTree:
 
 
 def judgement(folder: Path | None = None) -> Judgement:
-    """Return what the YAML of the definitions folder declares, and its mistakes. Raises ConfigurationError.
+    """Return the declarations in the YAML of the definitions folder, and the mistakes in it. Raises ConfigurationError.
 
-    Variables for the YAML may also be in the data folder's `platform.env`.
+    Variables for the YAML may also be set in the data folder's `platform.env`.
     """
     for name, value in platform.variables().items():
         os.environ.setdefault(name, value)
@@ -105,7 +106,8 @@ def judgement(folder: Path | None = None) -> Judgement:
 
 
 def mistakes(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
-    """Return every mistake in the YAML. This includes explicitly named topics that would start with too many windows.
+    """Return every mistake in the YAML. This includes topics that are declared by name and would start with too many
+    windows.
 
     Raises ConfigurationError.
     """
@@ -115,7 +117,8 @@ def mistakes(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
 
 
 def moved_starts(ledger: Ledger) -> tuple[Mistake, ...]:
-    """Return the topics whose `start` is before their first window, so no window can be sealed.
+    """Return a mistake for each topic whose `start` lies before the topic's first window, because no window of such a
+    topic can be sealed.
 
     Raises ConfigurationError.
     """
@@ -129,16 +132,17 @@ def moved_starts(ledger: Ledger) -> tuple[Mistake, ...]:
 
 
 def beside(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
-    """Return notes on single topics that do not stop the other topics from loading: topics that are left out, and
-    topics found by a pattern that would start with too many windows. Raises ConfigurationError."""
+    """Return notes on single topics. They do not keep the other topics from loading. There is a note on each topic that
+    is left out, and on each topic that was found by a pattern and would start with too many windows. Raises
+    ConfigurationError."""
     judged = judgement()
     many = too_many_windows((each for each in judged.declared if each.found), ledger, now)
     return tuple(sorted((*judged.left_out, *many)))
 
 
 def refused_by_dagster() -> str | None:
-    """Return the reason why Dagster rejects valid declarations, or None. The cause may be the project's own Python
-    code."""
+    """Return the reason why Dagster rejects declarations that are valid; None if it does not reject them. The cause may
+    be the project's own Python code."""
     resources = dict.fromkeys(("kafka", "lake", "spark"), dg.ResourceDefinition.hardcoded_resource(None))
     try:
         whole = dg.Definitions.merge(definitions(), dg.Definitions(resources=resources))
@@ -152,8 +156,8 @@ def refused_by_dagster() -> str | None:
 
 
 def too_many_windows(declared: Iterable[Declared], ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
-    """Return the topics that would start with too many windows. A topic that already has cuts is not included, because
-    it continues from them."""
+    """Return a mistake for each topic that would start with too many windows. Topics that already have cuts are not
+    included, because they continue from their cuts."""
     over = [(each, text) for each in declared if (text := planning.limit_refusal(each.declaration, now))]
     running = ledger.newest_edges([each.declaration.topic for each, _ in over])
     return tuple(
@@ -164,7 +168,8 @@ def too_many_windows(declared: Iterable[Declared], ledger: Ledger, now: datetime
 
 
 def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
-    """Return every declared topic by name. Raises DeclarationsError with every mistake in the YAML."""
+    """Map each declared topic's name to its declaration. Raises DeclarationsError, which lists every mistake in the
+    YAML."""
     tree = component_tree() if project is None else dg.ComponentTree.for_project(project)
     refuse(judgement(tree.defs_module_path).mistakes)
     if _is_empty(tree.defs_module_path):
@@ -179,7 +184,7 @@ def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
 
 
 def _components(tree: dg.ComponentTree) -> list[tuple[TopicTable | TopicTables, dict[str, str]]]:
-    """Return all components that declare topics. Each comes with those of its topics that are left out, and the
+    """Return all components that declare topics, each with a mapping from those of its topics that are left out to the
     reasons."""
     components: list[TopicTable | TopicTables] = [
         *tree.get_all_components(of_type=TopicTable),
@@ -195,8 +200,8 @@ def _components(tree: dg.ComponentTree) -> list[tuple[TopicTable | TopicTables, 
 
 
 def _is_case_sensitive(topics: Iterable[str]) -> bool:
-    """Return whether the lake has a separate folder for each topic even if names differ only by case. The lake is asked
-    only if there are such names."""
+    """Return True if the lake has a separate folder for each topic, even for names that differ only by case. The lake
+    is queried only if there are such names."""
     names = set(topics)
     if len({name.lower() for name in names}) == len(names):
         return True
@@ -205,8 +210,8 @@ def _is_case_sensitive(topics: Iterable[str]) -> bool:
 
 
 def patterns() -> list[tuple[Path, TopicTables]]:
-    """Return every list with a pattern, and the folder of the file that declares it. Raises ConfigurationError and
-    DeclarationsError."""
+    """Return every list of topics that has a pattern, each with the folder of the file that declares it. Raises
+    ConfigurationError and DeclarationsError."""
     tree = component_tree()
     refuse(judgement(tree.defs_module_path).mistakes)
     if _is_empty(tree.defs_module_path):
@@ -228,10 +233,10 @@ def refuse(found: tuple[Mistake, ...]) -> None:
 
 
 def table_of(name: str) -> tuple[TopicDeclaration, TableRef]:
-    """Return the declaration for a table of any kind, and the table. `name` is a table's name or, for the raw table, a
-    topic's name.
+    """Return the topic's declaration for a table of any kind, and the table. `name` is the table's name; for a raw
+    table, it can also be the topic's name.
 
-    Raises DeclarationsError, and ConfigurationError for an unknown name, with the list of tables.
+    Raises DeclarationsError. Raises ConfigurationError, which lists the tables, if the name is unknown.
     """
     known = declarations()
     named = {t.name: (d, t) for d in known.values() for t in d.tables} | {
@@ -244,8 +249,9 @@ def table_of(name: str) -> tuple[TopicDeclaration, TableRef]:
 
 
 def table_held(name: str, ledger: Ledger) -> tuple[TopicDeclaration, TableRef]:
-    """Like `table_of`, but also accept a raw table in the lake whose topic is no longer declared. The declaration of
-    such a topic comes from the ledger: the topic and its first edge, without a schedule."""
+    """Look up a table like `table_of`, but also accept a raw table in the lake whose topic is no longer declared. The
+    declaration of such a topic comes from the ledger: it has the topic and the topic's first window boundary, but no
+    schedule."""
     known = declarations()
     retired = [t for t in ledger.lake.tables() if t.kind == "raw" and t.topic not in known]
     found = next((t for t in retired if name in (t.name, t.topic)), None)
@@ -256,8 +262,8 @@ def table_held(name: str, ledger: Ledger) -> tuple[TopicDeclaration, TableRef]:
 
 
 def declaration_of(table: str) -> TopicDeclaration:
-    """Return the declaration for `table`, the name of a raw table or its topic. Raises DeclarationsError, and
-    ConfigurationError for an unknown name, with the list of tables."""
+    """Return the declaration for `table`, which is the name of a raw table or of its topic. Raises DeclarationsError.
+    Raises ConfigurationError, which lists the tables, if the name is unknown."""
     known = declarations()
     found = next((d for d in known.values() if table in (d.raw_table.name, d.topic)), None)
     if found is None:

@@ -27,10 +27,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 
 
 def expectations_of(given: Any, columns: pa.Schema, taken: Sequence[str]) -> tuple[Expectation, ...]:
-    """Return the expectations in the list on rows with `columns`, without the expectations that each table has anyway.
-    `taken` lists the names of other checks.
+    """Parse a list of expectations on rows that have `columns`. The result does not include the expectations that each
+    table has anyway. `taken` lists the names of other checks.
 
-    Raises ConfigurationError, which names the list entry, counted from 1, and the fix.
+    Raises ConfigurationError, which gives the number of the list entry (counted from 1) and the fix.
     """
     if not isinstance(given, list | tuple):
         raise ConfigurationError(f"expect: must be a list of expectations such as {_FORM}, not {given!r}")
@@ -138,8 +138,8 @@ _SHARES: Final = ("warn", "fail")
 
 
 def decode_declaration(block: Mapping[str, Any]) -> DecodeDeclaration:
-    """Return the declaration from the block. Raises ConfigurationError, which names the field, its value and the
-    allowed values."""
+    """Parse the block into a declaration. Raises ConfigurationError, which gives the field, its value and the allowed
+    values."""
     _check_known("decode", block, _FIELDS)
     if block.get("value") is None:
         raise ConfigurationError("value: missing: add the format of values, such as `value: {format: string}`")
@@ -170,7 +170,7 @@ def decode_declaration(block: Mapping[str, Any]) -> DecodeDeclaration:
 
 
 def _cluster_by(given: Any, columns: pa.Schema) -> tuple[str, ...]:
-    """Return the columns to sort merged files by. Raises ConfigurationError."""
+    """Return the columns by which merged files are sorted. Raises ConfigurationError."""
     if given is None:
         return ()
     if not isinstance(given, list | tuple) or not given or any(not isinstance(name, str) for name in given):
@@ -218,7 +218,7 @@ def _revision(given: Any) -> int:
 
 
 def _replaces(given: Any) -> tuple[str | None, bool]:
-    """Return the columns to replace, and whether the replacement may lose rows."""
+    """Return the fingerprint of the columns to replace, and True if the replacement may lose rows."""
     if isinstance(given, Mapping):
         if set(given) != {"columns", "lost_rows"} or given["lost_rows"] != "accepted":
             raise ConfigurationError(
@@ -282,7 +282,7 @@ def _repair(given: Any, spec: FormatSpec) -> Repair:
 
 
 def _takes_bytes(spec: FormatSpec) -> bool:
-    """Return whether a value in this format cannot be written as text, because it is binary or begins with its schema
+    """Return True if values in this format cannot be written as text, because they are binary or begin with a schema
     id."""
     in_front = bool(spec.options.get("registry")) and spec.options.get("id", "prefix") != "header"
     return in_front or FORMATS[spec.format].binary

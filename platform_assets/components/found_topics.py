@@ -1,5 +1,5 @@
-"""The file, next to `defs.yaml`, of topics found on the brokers for a pattern. Definitions depend on files only, so a
-code location never asks Kafka when it loads."""
+"""The file, next to `defs.yaml`, that lists the topics found on the brokers for a pattern. Definitions depend only on
+files, so a code location never queries Kafka when it loads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _HEAD: Final = (
 
 
 def read(folder: Path) -> tuple[str, ...]:
-    """Return the names in the file in `folder`, sorted; no names if there is no file. Raises ConfigurationError."""
+    """Return, sorted, the names in the file in `folder`; return no names if there is no such file. Raises
+    ConfigurationError."""
     file = folder / FILE
     try:
         text = file.read_text(encoding="utf-8")
@@ -65,8 +66,7 @@ def check(expression: str) -> None:
 
 
 def matching(names: Iterable[str], pattern: str, exclude: Sequence[str]) -> tuple[str, ...]:
-    """Return, sorted, the `names` that `pattern` matches completely, without those that an expression in `exclude`
-    matches.
+    """Return, sorted, those of `names` that match `pattern` as a whole and match no expression in `exclude`.
 
     Names that begin with two underscores belong to Kafka itself and are left out. Raises ConfigurationError for an
     invalid expression.

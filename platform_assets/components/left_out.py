@@ -1,4 +1,5 @@
-"""Find declared topics that cannot be defined next to the others, so that the others can. Pure."""
+"""Find the declared topics that cannot be defined next to the other topics, so that the other topics can be defined. No
+I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _WAY_OUT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A topic declared at `place`: by a pattern if `found` is true, otherwise by name."""
+    """A topic declared at `place`. `found` is true if a pattern found the topic, and false if it is declared by name.
+    """
 
     declaration: TopicDeclaration
     place: str
@@ -25,11 +27,11 @@ class Candidate:
 
 
 def left_out(candidates: Sequence[Candidate], *, case_sensitive: bool = True) -> dict[int, str]:
-    """Return the indexes of topics that cannot be defined, and why. If two topics exclude each other, the topic found
-    by a pattern is left out.
+    """Map the index of each topic that cannot be defined to the reason. If two topics exclude each other and a pattern
+    found one of them, that topic is left out.
 
-    `case_sensitive` is true if the lake distinguishes `Orders` from `orders`. A topic that is listed by name twice is
-    not handled here.
+    `case_sensitive` is true if the lake distinguishes `Orders` from `orders`. If a topic is declared by name twice,
+    this function does not report it.
     """
     first: dict[str, Candidate] = {}
     taken: dict[str, Candidate] = {}

@@ -1,7 +1,7 @@
 """The sensor that finds new topics for a pattern, adds them to the file next to `defs.yaml`, and reloads the code.
 
-Definitions depend on that file only. Until the code location is loaded again, the sensor reports which topics are
-waiting for it.
+Definitions depend only on that file. Until the code location is loaded again, the sensor reports which topics are
+waiting for this.
 """
 
 # No postponed annotations here, because Dagster reads the annotations of the functions below.
@@ -35,8 +35,8 @@ def sensor_name(pattern: str) -> str:
 def build_definitions(
     pattern: str, wanted: Callable[[Iterable[str]], tuple[str, ...]], folder: Path, left_out: Mapping[str, str]
 ) -> dg.Definitions:
-    """Build the sensor for one pattern. `wanted` selects the pattern's topics, and `folder` has the file of found
-    topics. The sensor reports the topics in `left_out`, which cannot be defined, with the reasons."""
+    """Build the sensor for one pattern. `wanted` selects the pattern's topics, and `folder` contains the file of found
+    topics. `left_out` maps topics that cannot be defined to the reasons; the sensor reports these reasons."""
 
     @dg.sensor(
         name=sensor_name(pattern),
@@ -57,7 +57,7 @@ def build_definitions(
 
 
 def taken_up(new: list[str], folder: Path, reload: Callable[[], str]) -> str:
-    """Add the topics in `new` to the file in `folder`, reload the code with `reload`, and describe what was done."""
+    """Add the topics in `new` to the file in `folder`, call `reload` to reload the code, and describe what was done."""
     if not new:
         return "every topic that matches is declared"
     named = ", ".join(new[:_NAMED]) + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else "")
@@ -72,7 +72,7 @@ def taken_up(new: list[str], folder: Path, reload: Callable[[], str]) -> str:
 
 
 def reload() -> str:
-    """Make the UI started by `platform-assets up`, if it is running, reload its code. Return a sentence that says what
+    """If the UI that `platform-assets up` started is running, make it reload its code. Return a sentence that says what
     was done, or what remains to be done."""
     try:
         asked = platform.reload()

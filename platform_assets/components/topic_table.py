@@ -214,7 +214,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
-        """Load like any component, but give the file and line in the message for a refused value."""
+        """Load like any component, but if a value is refused, give its file and line in the message."""
         file = context.resolution_context.source_position_tree
         lines = None if file is None else file.children.get("attributes")
         if lines is None:
@@ -226,15 +226,17 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         return made
 
     def candidates(self) -> list[Candidate]:
-        """The declared topics and where they are declared. Raises ConfigurationError."""
+        """Return the declared topics and where they are declared. Raises ConfigurationError."""
         return [Candidate(self.declaration(), str(self._folder), found=False)]
 
     def leave_out(self, topics: Mapping[str, str]) -> None:
-        """Define nothing if the topic is among the keys of `topics`; the values are the reasons."""
+        """Define nothing if this topic is among the keys of `topics`, which map topics to the reasons for leaving them
+        out."""
         self._left_out = topics
 
     def declaration(self, together: str | None = None) -> TopicDeclaration:
-        """Return the declaration as a plain value; `together` is the name of the topic's group, if it is in a group.
+        """Return the declaration as a plain value. `together` is the name of the topic's group; None if the topic is
+        not in a group.
 
         Raises ConfigurationError.
         """
@@ -257,17 +259,17 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         )
 
     def audit(self) -> DeepAudit:
-        """Schedule and maximum duration of the deep audit."""
+        """Return the schedule and the maximum duration of the deep audit."""
         return DeepAudit(self.deep_audit, self.deep_audit_running, self.deep_audit_budget_seconds)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The topic's source asset, raw table, checks and sensor."""
+        """Build the topic's source asset, raw table, checks and sensor."""
         if self.topic in self._left_out:
             return dg.Definitions()
         return self.build_defs_of(self.declaration(), context)
 
     def build_defs_of(self, declaration: TopicDeclaration, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Build the definitions of this declaration; without a sensor if the topic is in a group."""
+        """Build the definitions for this declaration. They do not include a sensor if the topic is in a group."""
         return build_definitions(
             declaration,
             # A folder may have a topic's name, with characters that Dagster does not allow in groups.
@@ -280,6 +282,6 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
 
 
 def _as_utc(text: str) -> datetime:
-    """Return the time in `text`, in UTC unless it has another offset. Raises ValueError."""
+    """Parse the time in `text`. If it has no UTC offset, it is in UTC. Raises ValueError."""
     time = datetime.fromisoformat(text)
     return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -31,13 +31,14 @@ _SHARED: Final = (
     "max_records_per_run",
     "max_windows_per_run",
 )
-"""Fields of a `TopicTable` that belong to the shared sensor and runs, not to one topic."""
+"""Fields of a `TopicTable` that apply to the shared sensor and its runs, not to a single topic."""
 _AN_ENTRY: Final = "a topic's name nor a mapping with `topic: <name>` and the fields that differ for it"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The attributes of one topic in a list, as for a separate `TopicTable`, and the attributes' positions in the file."""
+    """The attributes of one topic in a list, in the form of a separate `TopicTable`, and the attributes' positions in
+    the file."""
 
     attributes: Mapping[str, Any]
     tree: SourcePositionTree | None
@@ -145,7 +146,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
-        """Load like any component, but give the file and line in the message for a refused topic."""
+        """Load like any component, but if a topic is refused, give its file and line in the message."""
         made = super().load(attributes, context).with_found(context.path)
         file = context.resolution_context.source_position_tree
         for entry in made.entries(None if file is None else file.children.get("attributes")):
@@ -157,7 +158,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
         return made
 
     def entries(self, tree: SourcePositionTree | None = None) -> Iterator[Entry]:
-        """Yield the declaration of each topic; `tree` has the positions of this component's attributes in the file."""
+        """Yield an entry for each topic. `tree` has the positions of this component's attributes in the file."""
         for number, value in enumerate(self.topics):
             own = {"topic": value} if isinstance(value, str) else value
             yield Entry({**self.each, **own}, None if tree is None else _merged(tree, number))
@@ -165,7 +166,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
             yield Entry({**self.each, "topic": name}, None if tree is None else _merged(tree, None), found=True)
 
     def with_found(self, folder: Path) -> Self:
-        """Return the list with the topics found for its pattern, from the file in `folder`.
+        """Return this list, after adding the topics that its pattern found, which are read from the file in `folder`.
 
         Raises ConfigurationError.
         """
@@ -176,12 +177,12 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
 
     @property
     def folder(self) -> Path:
-        """Folder of the declaring file."""
+        """Folder of the file that declares this list."""
         return self._folder
 
     @property
     def found(self) -> tuple[str, ...]:
-        """Topics found by the pattern and not listed in `topics`."""
+        """Topics that the pattern found and that `topics` does not list."""
         return self.wanted(self._found)
 
     def wanted(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -196,24 +197,25 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
         return tuple(TopicTable(**entry.attributes) for entry in self.entries())
 
     def declarations(self) -> dict[str, TopicDeclaration]:
-        """Return the declaration of each topic by name. Raises ConfigurationError and ValidationError."""
+        """Map the name of each topic to its declaration. Raises ConfigurationError and ValidationError."""
         return {table.topic: table.declaration(self.together) for table in self.tables()}
 
     def candidates(self) -> list[Candidate]:
-        """Return the declarations. Each comes with the place of the declaration, and whether the pattern found the
-        topic."""
+        """Return a candidate for each topic: its declaration, the place of the declaration, and True if the pattern
+        found the topic."""
         found = set(self.found)
         return [Candidate(d, str(self.folder), topic in found) for topic, d in self.declarations().items()]
 
     def leave_out(self, topics: Mapping[str, str]) -> None:
-        """Define all topics except the keys of `topics`; the values are the reasons."""
+        """Define all topics except the keys of `topics`, which map topics to the reasons for leaving them out."""
         self._left_out = topics
 
     def _sensor_of(self, pattern: str, folder: Path) -> dg.Definitions:
         return new_topics.build_definitions(pattern, self.wanted, folder, self._left_out)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The source assets, tables, checks and sensors of all topics, or the one sensor that they share."""
+        """Build the source assets, tables, checks and sensors of all topics. If the topics share a sensor, build that
+        sensor instead of separate ones."""
         tables = {table.topic: table for table in self.tables() if table.topic not in self._left_out}
         declared = {topic: table.declaration(self.together) for topic, table in tables.items()}
         made = dg.Definitions.merge(*(t.build_defs_of(declared[topic], context) for topic, t in tables.items()))
@@ -228,10 +230,10 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
 
 
 def _merged(tree: SourcePositionTree, number: int | None) -> SourcePositionTree:
-    """Return the positions of one topic's fields: from the topic's own entry, otherwise from `each`, where a missing
-    field belongs.
+    """Return the positions of one topic's fields. If a field is not in the topic's own entry, its position is in
+    `each`, where missing fields belong.
 
-    Without a `number`, the topic was found by the pattern.
+    If there is no `number`, the pattern found the topic.
     """
     nowhere = SourcePositionTree(tree.position, {})
     shared = tree.children.get("each", nowhere)

@@ -30,7 +30,7 @@ from platform_assets.model.untrusted import cut
 TOPIC_TABLE: Final = "platform_assets.components.TopicTable"
 TOPIC_TABLES: Final = "platform_assets.components.TopicTables"
 NAMES: Final = ("defs.yaml", "defs.yml", "component.yaml")
-"""Names of files that Dagster reads in a folder. It reads only the first of these that exists."""
+"""Names of files that Dagster reads in a folder. If several of these files exist, Dagster reads only the first."""
 
 _FOLDER: Final = "dagster.DefsFolderComponent"
 _EXAMPLES: Final = {
@@ -41,7 +41,7 @@ _EXAMPLES: Final = {
     "start": '"2026-01-31T00:00Z"',
 }
 _MOST_VALUES: Final = 100_000
-"""Maximum number of values in all documents in a file, with aliases expanded."""
+"""Maximum number of values in all documents of a file, with aliases expanded."""
 _MOST_LEVELS: Final = 100
 _MOST_REPR: Final = 200
 _TOO_DEEP: Final = f"its values are nested more than {_MOST_LEVELS} levels deep: use fewer levels"
@@ -49,12 +49,12 @@ _CORE: Final = "tag:yaml.org,2002:"
 _TAGS: Final = frozenset(
     _CORE + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq", "merge", "timestamp", "value")
 )
-"""Supported tags of values; YAML's own reader refuses other families of tags."""
+"""Supported YAML tags for values; YAML's own reader refuses other families of tags."""
 _NAME_TAGS: Final = frozenset(_CORE + kind for kind in ("str", "int", "bool", "merge", "timestamp"))
-"""Supported tags of names: Dagster cannot find values under names that have other tags."""
+"""Supported YAML tags for keys: Dagster cannot find values under keys that have other tags."""
 _STAND_INS: Final = {"topic": "stand-in", "window": "0 * * * *", "start": "2000-01-01T00:00Z"}
-"""Stand-ins for required fields that are missing or have the wrong type, so that the other fields can also be checked.
-"""
+"""Values to use for required fields that are missing or have the wrong type, so that the other fields can also be
+checked."""
 _TYPES: Final = {
     "string": "text (in quotes if YAML would read it as another type)",
     "int": "a whole number",
@@ -68,7 +68,7 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mistake:
-    """One mistake: `message` has the problem and the fix; `line` counts from 1."""
+    """One mistake: `message` contains the problem and the fix; `line` counts from 1."""
 
     file: Path
     line: int
@@ -80,7 +80,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A topic that a YAML document declares without a mistake, and the lines of its name and start."""
+    """A topic whose declaration in a YAML document has no mistake, and the lines of the topic's name and start."""
 
     declaration: TopicDeclaration
     file: Path
@@ -93,8 +93,8 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Declarations in a definitions folder, mistakes in them, and topics that are left out so that all others can be
-    defined."""
+    """The declarations in a definitions folder, the mistakes in them, and the topics that are left out so that all
+    others can be defined."""
 
     declared: tuple[Declared, ...]
     mistakes: tuple[Mistake, ...]
@@ -102,7 +102,7 @@ class Judgement:
 
 
 def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
-    """Read every YAML file below `folder` that Dagster would load, and each file that it would wrongly skip.
+    """Read every YAML file below `folder` that Dagster would load, and each file that Dagster would wrongly skip.
     `case_sensitive` is true if the lake distinguishes `Orders` from `orders`."""
     if not folder.is_dir():
         missing = Mistake(folder, 1, "there is no such folder: create it, or correct PLATFORM_DEFS")
@@ -127,8 +127,8 @@ def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
 
 
 def _doubled_names(declared: Sequence[Declared]) -> Iterator[Mistake]:
-    """Yield a mistake for each list with the same group name as another list: Dagster would get two sensors with that
-    name."""
+    """Yield a mistake for each list whose group name another list already has, because Dagster would get two sensors
+    with the same name."""
     first: dict[str, tuple[Path, int]] = {}
     reported: set[tuple[Path, int]] = set()
     for each in declared:
@@ -200,7 +200,7 @@ def _syntax(file: Path, error: yaml.YAMLError) -> Mistake:
 
 
 def _shadow(file: Path, folder: Path) -> Path | None:
-    """Return the file that keeps Dagster from descending to `file`, or None."""
+    """Return the file that keeps Dagster from reading `file`; None if there is no such file."""
     beside = [file.with_name(name) for name in NAMES[: NAMES.index(file.name)]]
     above = [p / name for p in file.parent.parents if p.is_relative_to(folder) for name in NAMES]
     for other in (*beside, *above):
@@ -210,8 +210,8 @@ def _shadow(file: Path, folder: Path) -> Path | None:
 
 
 def _refused(roots: Sequence[yaml.Node]) -> tuple[int, str] | None:
-    """Return the line and the reason if the documents must not be expanded, otherwise None. With aliases, a few lines
-    can expand to more values than fit into memory."""
+    """If the documents must not be expanded, return the line and the reason; otherwise, return None. With aliases, a
+    few lines can expand to more values than fit in memory."""
     sizes: dict[int, int] = {}
     levels: dict[int, int] = {}
     for node in _children_first(roots):
@@ -248,7 +248,7 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _children_first(roots: Sequence[yaml.Node]) -> Iterator[yaml.Node]:
-    """Yield each node once, after the nodes inside it, even if it has several aliases."""
+    """Yield each node after the nodes inside it. Each node is yielded only once, even if it has several aliases."""
     begun: set[int] = set()
     waiting = [(root, False) for root in reversed(roots)]
     while waiting:
@@ -262,8 +262,8 @@ def _children_first(roots: Sequence[yaml.Node]) -> Iterator[yaml.Node]:
 
 
 def _doubled(roots: Sequence[yaml.Node]) -> Iterator[tuple[str, int]]:
-    """Yield duplicate keys of a mapping, each with the line of the second occurrence. YAML's reader silently accepts
-    them."""
+    """Yield each duplicate key of a mapping, with the line of its second occurrence. YAML's reader silently accepts
+    duplicate keys."""
     for node in _children_first(roots):
         if isinstance(node, yaml.MappingNode):
             seen = set()
@@ -386,7 +386,7 @@ def _topic_tables(
 
 
 def _by_field(error: ValidationError, known: Sequence[str]) -> dict[str, str]:
-    """Return the first error for each field; the key "" stands for the whole topic."""
+    """Map each field to its first error; the key "" stands for the whole topic."""
     found: dict[str, str] = {}
     for each in error.errors(include_url=False):
         field = str(each["loc"][0]) if each["loc"] else ""

@@ -1,7 +1,7 @@
 """Keep strings in the YAML as strings. Dagster renders every string of a component as a Jinja template and evaluates
-the result as a Python literal, so that `'{"id": 7}'` would become a mapping and `'"abc"'` would lose its quotes. Here,
-a string without a template stays unchanged, and the result of a template is never evaluated: it keeps the type of the
-template's expression."""
+the result as a Python literal. As a result, `'{"id": 7}'` would become a mapping, and `'"abc"'` would lose its quotes.
+With this module, a string without a template stays unchanged, and the result of a template is never evaluated: it keeps
+the type of the template's expression."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jinja2 import Environment, StrictUndefined, Undefined
 from jinja2.exceptions import UndefinedError
 
 _EXPRESSION: Final = re.compile(r"\{\{(?!-)((?:(?!\{\{|\}\}).)*)(?<!-)\}\}\n?", re.DOTALL)
-"""A string that consists of a single expression."""
+"""Pattern for a string that consists of a single template expression."""
 _ENVIRONMENT: Final = Environment(undefined=StrictUndefined)
 
 
 def has_template(value: object) -> bool:
-    """Return whether a YAML value contains a template, at any depth."""
+    """Return True if a YAML value contains a template, at any depth."""
     if isinstance(value, dict):
         return any(has_template(each) for each in value.values())
     if isinstance(value, list | tuple):
@@ -35,7 +35,7 @@ class TextContext(ResolutionContext):
 
     @classmethod
     def of(cls, context: ResolutionContext) -> TextContext:
-        """Return the context in a form that leaves strings unchanged."""
+        """Return the context as one that leaves strings unchanged."""
         return cls(**as_dict_for_new(context))
 
     def _resolve_inner_value(self, val: Any) -> Any:
