@@ -18,8 +18,7 @@ _WAY_OUT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A topic declared at `place`. `found` is true if a pattern found the topic, and false if it is declared by name.
-    """
+    """A topic declared at `place`. `found` is true if a pattern found the topic, and false if it is declared by name."""
 
     declaration: TopicDeclaration
     place: str

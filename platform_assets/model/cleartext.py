@@ -1,4 +1,4 @@
-"""Rules for unencrypted logins: they are allowed only to this machine itself, or if a setting allows them."""
+"""Rules for unencrypted logins: they are allowed only within this machine, or if a setting allows them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def allowed(environ: Mapping[str, str]) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a host, given by name or address, is on loopback. Names are not looked up."""
+    """Return True if a host, given by its name or address, is on loopback. Names are not looked up."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -23,5 +23,5 @@ def is_loopback(host: str) -> bool:
 
 
 def remedy(instead: str) -> str:
-    """Return the remedy for use in a message. `instead` is the setting that turns on encryption."""
+    """Return the remedy for an error message. `instead` is the setting that turns on encryption."""
     return f"Set {instead}, or {VARIABLE}=true if you trust the network."

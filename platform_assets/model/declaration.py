@@ -15,10 +15,10 @@ from platform_assets.model.windows import first_edge, is_cron, window_starting_a
 LoadEngineName = Literal["columnar", "connector"]
 """connector: Spark's own Kafka connector; columnar: compiled kernels in Spark's Python workers."""
 EngineName = Literal["auto", LoadEngineName]
-"""auto: the columnar engine if it can load what is requested, or else the connector engine."""
+"""auto: the columnar engine if that engine can load what is requested; otherwise, the connector engine."""
 ENGINES: Final[tuple[LoadEngineName, ...]] = get_args(LoadEngineName)
 """Engines that load windows; `auto` chooses one of them. `engines/choice` creates these engines, and decides which
-engine confirms the loads of the other."""
+engine confirms the other engine's loads."""
 DEFAULT_ENGINE: Final[EngineName] = "auto"
 DEFAULT_FILE_SIZE: Final = 128 << 20
 """Size in bytes to which upkeep merges files. Larger files do not help readers, and make it more expensive to replace a
@@ -30,10 +30,11 @@ _SMALLEST_FILE, _LARGEST_FILE = 1 << 20, 4 << 30
 class TopicDeclaration:
     """One topic, and the way in which it is loaded.
 
-    `schedule` is a cron schedule in UTC for the window boundaries. `start` (aware) is the earliest boundary. Older
-    records are in the first window, because that window starts at the log start. Without `decode`, there is only the
-    raw table. While the topic is `paused`, windows are sealed, loaded and decoded only on request. Topics with the same
-    value of `together` share a sensor and runs. `target_file_size` is the size in bytes to which upkeep merges files.
+    `schedule` is a cron schedule in UTC for the window boundaries. `start` (timezone-aware) is the earliest boundary.
+    Records older than `start` are in the first window, because that window starts at the log start. Without `decode`,
+    there is only the raw table. While the topic is `paused`, windows are sealed, loaded and decoded only on request.
+    Topics with the same value of `together` share a sensor and runs. `target_file_size` is the size in bytes to which
+    upkeep merges files.
     """
 
     topic: str
@@ -78,11 +79,11 @@ class TopicDeclaration:
 
     @property
     def first_edge(self) -> datetime:
-        """The first edge at or after `start`, in UTC."""
+        """The first window boundary at or after `start`, in UTC."""
         return first_edge(self.schedule, self.start).astimezone(UTC)
 
     def has_partition(self, edge: datetime, now: datetime) -> bool:
-        """Return True if Dagster has a partition that starts at `edge`. At `now`, Dagster has a partition for each
+        """Return True if, at `now`, Dagster has a partition that starts at `edge`. Dagster has a partition for each
         window of `schedule` that has ended."""
         window = window_starting_at(self.schedule, edge)
         return window is not None and window.end <= now and edge >= self.first_edge

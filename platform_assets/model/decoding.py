@@ -1,5 +1,5 @@
-"""The declaration of how a topic's records become typed rows, as plain values, and the digest that identifies it.
-Pure."""
+"""The declaration of how a topic's records become typed rows, as plain values, and the digest that identifies the
+declaration. No I/O."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ A release that changes results raises this version, so that windows are delibera
 
 @dataclass(frozen=True, slots=True)
 class FormatSpec:
-    """The format of one side of a record (key or value), and the options of the format from YAML. `options` are plain
-    JSON values, which the format's module checks."""
+    """The format of a record's key or value, and the format's options from YAML. `options` are plain JSON values, which
+    the format's module checks."""
 
     format: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class FormatSpec:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A value to decode instead of the value of a known bad record, which is at `offset` in a window.
+    """A value to decode instead of the value of a known bad record, which is at `offset` of `partition` in a window.
 
     `value` is text, or base64 if `binary` is true.
     """
@@ -58,13 +58,14 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class DecodeDeclaration:
-    """The declaration of how a topic's records are decoded. Without `key`, the table has no keys.
+    """The declaration of how a topic's records are decoded. Without `key`, keys are not decoded.
 
-    `warn_share` and `fail_share` are shares of a window's records, from 0 to 1. If the share of dead letters is higher,
-    the check reports a warning or an error. If `revision` is raised, windows are decoded again although nothing else
-    has changed. `replaces` is the fingerprint of the columns of an existing table, which the columns declared here
-    replace. With `loses_rows`, the existing columns are replaced even if rows of earlier windows are lost. `expect`
-    does not affect the rows. Upkeep sorts the rows in merged files by the columns `cluster_by`.
+    `warn_share` and `fail_share` are shares of a window's records, from 0 to 1. If the share of dead letters exceeds
+    one of them, the check reports a warning or an error, respectively. If `revision` is raised, windows are decoded
+    again although nothing else has changed. `replaces` is the fingerprint of the columns of an existing table, which
+    the columns declared here replace. With `loses_rows`, the existing columns are replaced even if this loses rows of
+    earlier windows. `expect` does not affect the rows. Upkeep sorts the rows in merged files by the columns
+    `cluster_by`.
     """
 
     value: FormatSpec
@@ -87,12 +88,12 @@ class DecodeDeclaration:
 
     @property
     def by_registry(self) -> bool:
-        """True if values or keys name schemas in a registry."""
+        """True if values or keys refer to schemas in a registry."""
         return any(side is not None and bool(side.options.get("registry")) for side in (self.value, self.key))
 
     @property
     def digest(self) -> str:
-        """Digest of everything that determines a record's rows, except repairs. Expectations and the thresholds of
+        """Digest of everything that determines a record's rows, except for repairs. Expectations and the thresholds of
         checks do not affect this digest."""
         what = {
             "code": CODE_VERSION,

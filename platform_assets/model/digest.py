@@ -1,7 +1,7 @@
-"""Digests of sets of rows: one of the offsets in a window, and one of the content of all the window's columns. Pure
+"""Digests of sets of rows: one of the offsets in a window, and one of the contents of all the window's columns. Pure
 values, no I/O.
 
-docs/DIGEST.md defines both digests, with golden vectors to test every implementation.
+docs/DIGEST.md defines both digests, and contains golden vectors with which every implementation is tested.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _PRIME3 = 0x165667B19E3779F9
 _PRIME4 = 0x85EBCA77C2B2AE63
 _PRIME5 = 0x27D4EB2F165667C5
 SPARK_SEED = 42
-"""The seed that Spark's `xxhash64` starts from."""
+"""The initial seed of Spark's `xxhash64`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
     """A multiset digest: the number of values, `rows`, and the exact sum of their 64-bit hashes.
 
-    The digest does not depend on order, and is additive: the digest of a union is the sum of the digests. It detects
-    accidentally lost, duplicated or altered rows with an error probability of about 2^-64 per comparison. XXH64 is not
-    a cryptographic hash, so the digest does not protect against deliberate forgery.
+    The digest does not depend on the order of the values, and is additive: the digest of a union is the sum of the
+    digests. It detects accidentally lost, duplicated or altered rows with an error probability of about 2^-64 per
+    comparison. XXH64 is not a cryptographic hash, so the digest does not protect against deliberate forgery.
     """
 
     rows: int
@@ -47,14 +47,14 @@ class Digest:
 
     @classmethod
     def from_halves(cls, rows: int, high: int, low: int) -> Digest:
-        """Make a digest from two sums: of the upper and of the lower 32 bits of the hashes. As 64-bit numbers, these
-        sums do not overflow up to 2^31 rows."""
+        """Make a digest from two sums: the sum of the upper 32 bits of the hashes, and the sum of the lower 32 bits.
+        Stored as 64-bit numbers, these sums do not overflow for up to 2^31 rows."""
         return cls(rows, (high << 32) + low)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Result of one pass over the rows of a window: two digests that do not depend on order."""
+    """Result of one pass over the rows of a window: two digests that do not depend on the order of the rows."""
 
     offsets: Digest
     content: Digest
@@ -100,7 +100,7 @@ def _xxhash64_int(value: int, seed: int) -> int:
 
 
 def offset_hashes(partition: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Return Spark's `xxhash64(kafka_partition, kafka_offset)` of each offset, as unsigned 64-bit values."""
+    """Return Spark's `xxhash64(kafka_partition, kafka_offset)` for each offset, as unsigned 64-bit values."""
     seed = _xxhash64_int(partition, SPARK_SEED)
     values = offsets.astype(np.uint64)
     h = _rotl(values * np.uint64(_PRIME2), 31) * np.uint64(_PRIME1)
@@ -110,7 +110,8 @@ def offset_hashes(partition: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray
 
 
 def offsets_digest(partition: int, offsets: npt.NDArray[np.int64]) -> Digest:
-    """Return the digest of a set of offsets in one partition. It equals Spark's digest of the same rows."""
+    """Return the digest of a set of offsets in one partition. It equals the digest that Spark computes over the same
+    rows."""
     hashes = offset_hashes(partition, offsets)
     high = int((hashes >> np.uint64(32)).sum(dtype=np.uint64))
     low = int((hashes & np.uint64(0xFFFFFFFF)).sum(dtype=np.uint64))
@@ -118,12 +119,12 @@ def offsets_digest(partition: int, offsets: npt.NDArray[np.int64]) -> Digest:
 
 
 def digest_of(offsets: Mapping[int, npt.NDArray[np.int64]]) -> Digest:
-    """Return the digest of a multiset of offsets in several partitions, given by partition."""
+    """Return the digest of a multiset of offsets. `offsets` maps each partition to its offsets."""
     return sum((offsets_digest(p, found) for p, found in offsets.items()), Digest(0, 0))
 
 
 def dense_digest(ranges: TopicRanges, chunk: int = 1 << 16) -> Digest:
-    """Return the digest that `ranges` have if every offset in them has a record. Memory is constant, with `chunk`
+    """Return the digest that `ranges` would have if every offset in them had a record. Memory use is constant: `chunk`
     offsets per step.
 
     If this digest equals the digest of the loaded rows, the window is dense and free of duplicates. Count, minimum,

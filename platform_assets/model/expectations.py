@@ -1,4 +1,4 @@
-"""Expectations for values in decoded columns, and the figures of windows, as plain values. Pure."""
+"""Expectations on values in decoded columns, and the figures of windows, as plain values. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, get_args
 
 CODE_VERSION: Final = 1
-"""Version of the rules for failing rows.
+"""Version of the rules that decide which rows fail.
 
 A release that changes the rules raises this version, so that earlier figures no longer count.
 """
@@ -25,15 +25,15 @@ Severity = Literal["warn", "error"]
 """`error` blocks downstream assets; `warn` does not."""
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 Value = str | int | float
-"""A value from YAML. If YAML lacks the type, as for decimals, the value is text."""
+"""A value from YAML. If YAML has no such type, as for decimals, the value is a string."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expectation for the rows of a window. `name` is the name of the expectation's check.
+    """One expectation on the rows of a window. `name` is the name of the expectation's check.
 
-    `columns` is one column, or several for `unique`. `values` are the allowed values for `in`. `least` and `most` are
-    the inclusive bounds for `range`, of which one can be None. `pattern` is an RE2 expression. Tombstones are never
+    `columns` has one column, or several for `unique`. `values` are the allowed values for `in`. `least` and `most` are
+    the inclusive bounds for `range`; either of them can be None. `pattern` is an RE2 expression. Tombstones are never
     checked, and nulls are checked only by `not_null`.
     """
 
@@ -48,7 +48,7 @@ class Expectation:
 
     @property
     def digest(self) -> str:
-        """Digest of everything that determines which rows fail. The name and the severity do not affect it."""
+        """Digest of everything that determines which rows fail. It does not depend on the name or the severity."""
         what = {
             "code": CODE_VERSION,
             "kind": self.kind,
@@ -90,8 +90,8 @@ class Figures:
     """Figures for one expectation: the number of checked `rows`, the number of `failing` rows among them, and the first
     few failing rows.
 
-    For `unique`, a row fails if a row that was counted before has the same key. All rows of a key except one therefore
-    fail. `samples` are in ascending order of partition and offset.
+    For `unique`, a row fails if a row that was counted before it has the same key. Of all rows that share a key, all
+    but one therefore fail. `samples` are in ascending order of partition and offset.
     """
 
     rows: int = 0
@@ -104,7 +104,7 @@ class Figures:
 
 
 FiguresByDigest = Mapping[str, Figures]
-"""The figures for one window, by the digests of its expectations."""
+"""Maps the digest of each expectation to its figures for one window."""
 
 
 def added(found: Iterable[FiguresByDigest]) -> dict[str, Figures]:

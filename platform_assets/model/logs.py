@@ -1,4 +1,4 @@
-"""Loggers that write each message in one line, even if it contains text from records, registries and brokers."""
+"""Loggers that write each message as one line, even if it contains text from records, registries and brokers."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ class _Escaping(logging.LoggerAdapter[logging.Logger]):
 
 
 def logger(name: str) -> logging.LoggerAdapter[logging.Logger]:
-    """Return the logger with that name. It shows unprintable characters as escapes."""
+    """Return the logger with the given name. It shows unprintable characters as escapes."""
     return _Escaping(logging.getLogger(name), {})

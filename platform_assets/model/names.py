@@ -1,6 +1,6 @@
-"""Names derived from a topic's name, for uses that allow fewer characters or shorter names, or that ignore case. Pure.
-If the topic's name is valid for the use, it stays unchanged. Any other name gets digits from the topic's hash, so that
-no two topics share a name."""
+"""Names derived from a topic's name, for uses that allow fewer characters or shorter names, or that ignore case. No
+I/O. If the topic's name is valid for the use, it stays unchanged. In any other case, digits from the topic's hash are
+added, so that no two topics share a name."""
 
 from __future__ import annotations
 
@@ -32,29 +32,31 @@ def checked_topic(name: str) -> str:
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 _FILE: Final = re.compile(r"[a-z0-9._-]+", re.ASCII)
 _RESERVED: Final = "_together"
-"""Suffix of the Dagster names that belong to a group of topics."""
+"""Suffix of the Dagster names that belong to a topic group."""
 _KINDS_IN_FRONT: Final = ("decoded-", "dead_letters-", "state-")
 
 LONGEST_FILE: Final = 255
 """Maximum number of bytes in the name of a file or folder on the usual file systems."""
 _LONGEST_STEM: Final = 200
-"""Maximum length of a file's stem. The limit allows for prefixes and suffixes, including those of temporary names."""
+"""Maximum length of the stem of a file's name. The limit leaves space for prefixes and suffixes, including those of
+temporary names."""
 _LONGEST_IN_CATALOGUE: Final = 128
 _DIGITS: Final = 6
 _MORE_DIGITS: Final = 16
 
 
 def distinct(stem: str, topic: str, mark: str = "_", digits: int = _MORE_DIGITS, longest: int | None = None) -> str:
-    """Return `stem` with digits from the hash of `topic`. The stem is cut so that the result has at most `longest`
-    characters. If `mark` is a character that topic names cannot contain, the result is never the name of a topic."""
+    """Return `stem`, followed by digits from the hash of `topic`. If `longest` is set, the stem is truncated so that
+    the result has at most `longest` characters. If `mark` is a character that topic names cannot contain, the result is
+    never the name of a topic."""
     end = f"{mark}{sha256(topic.encode()).hexdigest()[:digits]}"
     return (stem if longest is None else stem[: longest - len(end)]) + end
 
 
 def identifier(topic: str) -> str:
-    """Return a name of letters, digits and underscores.
+    """Derive a name that consists of letters, digits and underscores.
 
-    `a.b` and `a_b` get different names, and no name is the name of a topic group.
+    `a.b` and `a_b` get different names, and no name equals the name of a topic group.
     """
     if _IDENTIFIER.fullmatch(topic) and not topic.endswith(_RESERVED):
         return topic
@@ -62,7 +64,8 @@ def identifier(topic: str) -> str:
 
 
 def catalogue_name(topic: str) -> str:
-    """Return a name for a catalog that treats `Orders` and `orders` as one name, and allows at most 128 characters."""
+    """Derive a name for a catalog that treats `Orders` and `orders` as the same name, and allows at most 128
+    characters."""
     name = identifier(topic)
     if name == name.lower() and len(name) <= _LONGEST_IN_CATALOGUE:
         return name
@@ -70,11 +73,10 @@ def catalogue_name(topic: str) -> str:
 
 
 def file_name(kind: str, topic: str, ending: str) -> str:
-    """Return the name for a file about one table of `topic`. `kind` is the kind of table, which names for raw tables
-    omit.
+    """Return the file name for one table of `topic`. `kind` is the kind of table; the names for raw tables omit it.
 
-    No two tables share a name, even if the file system ignores case. The name is short enough for a temporary name
-    derived from it.
+    No two tables share a file name, even if the file system ignores case. The name is short enough that temporary names
+    can be derived from it.
     """
     fits = _FILE.fullmatch(topic) and len(topic) <= _LONGEST_STEM
     front = "" if kind == "raw" else f"{kind}-"

@@ -1,8 +1,8 @@
 """Cuts, offset ranges and tiling: pure values, no I/O.
 
 Every range is half-open, `[start, end)`: `start` is the first offset in the range, and `end` is the first offset after
-it. All arithmetic on offsets is done here, except arithmetic on whole columns in `checks/baseline/history.py` (for the
-ledgers) and `kafka/evidence/tally.py` (for record batches).
+it. All arithmetic on offsets is done here, except for arithmetic on whole columns in `checks/baseline/history.py` (for
+the ledgers) and `kafka/evidence/tally.py` (for record batches).
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class OffsetRange:
 
     @classmethod
     def closed(cls, first: int, last: int) -> OffsetRange:
-        """Return the offsets from `first` to `last`, both inclusive."""
+        """Return the range of the offsets from `first` to `last`, both inclusive."""
         return cls(first, last + 1)
 
     def before(self, offset: int) -> OffsetRange:
-        """Return the offsets of this range before `offset`, or an empty range if there are none."""
+        """Return the part of this range before `offset`, or an empty range if there is no such part."""
         return OffsetRange(self.start, max(self.start, min(self.end, offset)))
 
     def intersect(self, other: OffsetRange) -> OffsetRange | None:
-        """Return the offsets that are in both ranges, or None if there are none."""
+        """Return the offsets that are in both ranges, or None if the ranges do not overlap."""
         start, end = max(self.start, other.start), min(self.end, other.end)
         return OffsetRange(start, end) if start < end else None
 
@@ -61,8 +61,8 @@ class OffsetRange:
 
 
 def merge(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """Return the offsets in the fewest possible ranges, in ascending order. Empty ranges are dropped, and adjacent or
-    overlapping ranges are joined."""
+    """Return the same offsets in as few ranges as possible, in ascending order. Empty ranges are dropped, and adjacent
+    or overlapping ranges are joined."""
     merged: list[OffsetRange] = []
     for item in sorted(r for r in ranges if r.size):
         if merged and item.start <= merged[-1].end:
@@ -73,7 +73,8 @@ def merge(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
 
 
 def merge_named(named: Iterable[Sequence[int]]) -> dict[int, tuple[OffsetRange, ...]]:
-    """Return ranges that are given as `(partition, start, end)`, by partition, in the fewest possible ranges."""
+    """Merge the ranges of each partition, given as `(partition, start, end)`, into as few ranges as possible. Return
+    the merged ranges by partition."""
     found: dict[int, list[OffsetRange]] = {}
     for partition, start, end in named:
         found.setdefault(partition, []).append(OffsetRange(start, end))
@@ -81,7 +82,7 @@ def merge_named(named: Iterable[Sequence[int]]) -> dict[int, tuple[OffsetRange, 
 
 
 def subtract(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """Return the offsets in `ranges` that are not in `others`, ascending and in the fewest possible ranges."""
+    """Return the offsets in `ranges` that are not in `others`, in ascending order and in as few ranges as possible."""
     left: list[OffsetRange] = []
     without = merge(others)
     at = 0
@@ -101,7 +102,7 @@ def subtract(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> tu
 
 
 def common(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """Return the offsets that are in both arguments, ascending and in the fewest possible ranges."""
+    """Return the offsets that are in both arguments, in ascending order and in as few ranges as possible."""
     whole = merge(ranges)
     return subtract(whole, subtract(whole, others))
 
@@ -112,7 +113,7 @@ def size_of(ranges: Iterable[OffsetRange]) -> int:
 
 
 def ranges_of(offsets: Iterable[int] | Offsets) -> tuple[OffsetRange, ...]:
-    """Return the ranges with exactly these offsets, in the fewest possible ranges. The offsets can be given in any
+    """Return as few ranges as possible that together contain exactly these offsets. The offsets can be given in any
     order and repeatedly."""
     given = offsets if isinstance(offsets, np.ndarray) else np.fromiter(offsets, dtype=np.int64)
     distinct = np.unique(given)
@@ -125,8 +126,8 @@ def ranges_of(offsets: Iterable[int] | Offsets) -> tuple[OffsetRange, ...]:
 
 
 def repeats(ordered: Offsets) -> Offsets:
-    """Return each offset that equals the previous one. The offsets must be ascending. The result has one entry for each
-    row whose offset an earlier row also has."""
+    """Return each offset that equals the previous offset. The offsets must be ascending. The result has one entry for
+    each row whose offset an earlier row also has."""
     found: Offsets = ordered[1:][ordered[1:] == ordered[:-1]]
     return found
 
@@ -135,7 +136,7 @@ def repeats(ordered: Offsets) -> Offsets:
 class HeldOffsets:
     """The offsets of the rows in one partition.
 
-    `rows` is the number of rows, whose offsets are in `ranges`. The offsets in `repeated` occur more than once.
+    `rows` is the number of rows, and `ranges` has their offsets. The offsets in `repeated` occur more than once.
     """
 
     rows: int
@@ -150,12 +151,12 @@ class HeldOffsets:
 
 def lag(end: int, reached: int | None) -> int:
     """Return the number of offsets from `reached`, the exclusive end of the loaded offsets, to `end`. If nothing is
-    loaded yet, return the number of all offsets."""
+    loaded yet, return `end`."""
     return max(end - (reached or 0), 0)
 
 
 def text_of(ranges: Sequence[OffsetRange], limit: int = 5) -> str:
-    """Return text such as `[1, 3), [5, 6) and 2 more ranges`. Ranges beyond `limit` are only counted."""
+    """Return a string such as `[1, 3), [5, 6) and 2 more ranges`. Ranges beyond `limit` are only counted."""
     text = ", ".join(str(r) for r in ranges[:limit])
     return text + (f" and {len(ranges) - limit} more ranges" if len(ranges) > limit else "")
 
@@ -167,8 +168,8 @@ def _frozen(values: Mapping[int, int]) -> Mapping[int, int]:
 @dataclass(frozen=True, slots=True)
 class Cut:
     """One offset per Kafka partition of a topic, at one instant. Every record at a lower offset comes before the cut.
-    If a cut does not list a partition, the partition's offset is 0, because the partition was added to the topic later.
-    Records missing at the log start of such a partition are reported as a loss."""
+    If a cut does not list a partition, the partition was added to the topic later, and its offset is 0. If records at
+    the log start of such a partition are missing, they are reported as a loss."""
 
     offsets: Mapping[int, int]
 
@@ -184,8 +185,8 @@ class Cut:
     def grow(self, wanted: Mapping[int, int], ceiling: Mapping[int, int]) -> Cut:
         """Return the next cut: `wanted`, but never before this cut and never after `ceiling`. If the two bounds
         contradict each other (because an end offset went backwards), this cut takes precedence, because cuts only grow.
-        If `wanted` lacks a partition because the partition was unreachable, the partition keeps its offset in this cut.
-        """
+        If `wanted` lacks a partition because the partition was unreachable, the partition keeps its offset from this
+        cut."""
         grown = dict(self.offsets)
         for partition, offset in wanted.items():
             bounded = min(offset, ceiling.get(partition, offset))
@@ -236,7 +237,7 @@ class TopicRanges:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TilingFault:
-    """Two neighboring windows that leave a gap or overlap in one partition, at the offsets `[start, end)`."""
+    """A gap or an overlap between two neighboring windows in one partition, at the offsets `[start, end)`."""
 
     kind: str
     partition: int
@@ -250,7 +251,7 @@ def tiling_faults(windows: Sequence[tuple[str, TopicRanges]]) -> tuple[TilingFau
     """Return a fault for each pair of adjacent windows that do not share a cut. The windows are given in order as
     `(key, ranges)`.
 
-    `kind` is "gap" if there are offsets between two windows, or "overlap" if there are offsets in both windows. A
+    `kind` is "gap" if there are offsets between the two windows, or "overlap" if some offsets are in both windows. A
     partition that first appears in a later window must start at 0.
     """
     faults: list[TilingFault] = []

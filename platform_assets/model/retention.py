@@ -1,8 +1,9 @@
 """Time until retention deletes records that are not loaded: pure arithmetic. Kafka deletes whole segments, the oldest
-first. By time, it deletes a segment whose newest timestamp is older than `retention.ms`. By size, it deletes a segment
-that is followed by at least `retention.bytes` bytes. Clients cannot find out where segments begin. Both times therefore
-assume a segment that ends with the record itself, which gives the earliest possible time. Records cannot be lost
-earlier than that, unless the configuration, the rate or the brokers' clock changes, or someone deletes records."""
+first. When the limit is a time, Kafka deletes a segment once its newest timestamp is older than `retention.ms`. When
+the limit is a size, Kafka deletes a segment once it is followed by at least `retention.bytes` bytes. Clients cannot
+find out where segments begin. Both forecasts therefore assume a segment that ends with the record itself, which gives
+the earliest possible time. Records cannot be lost earlier than that, unless the configuration, the rate or the brokers'
+clock changes, or someone deletes records."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 NEAR: Final = 0.25
-"""Share of the retention. If less than this share is left, someone should act."""
+"""Threshold for the share of the retention that is left. Below this threshold, someone should act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Retention:
 
     @classmethod
     def of_config(cls, config: Mapping[str, str]) -> Retention:
-        """Read the retention from a topic's effective configuration, which has Kafka's names."""
+        """Read the retention from a topic's effective configuration, which uses Kafka's names."""
         if "delete" not in config.get("cleanup.policy", "delete"):
             return cls(None, None)
         milliseconds, size = int(config.get("retention.ms", "-1")), int(config.get("retention.bytes", "-1"))
@@ -36,11 +37,11 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """Known facts about the log of one partition, which has the offsets `[start, end)`.
+    """Known facts about the log of one partition, which contains the offsets `[start, end)`.
 
-    `oldest` is the first offset that is not loaded, and `newest_timestamp` is the highest timestamp in the batch of
-    that offset. `size` is the log's size in bytes, and `rate` is the number of new offsets per second. A value is None
-    if it is not known.
+    `oldest` is the first offset that is not loaded, and `newest_timestamp` is the highest timestamp in the batch that
+    contains this offset. `size` is the log's size in bytes, and `rate` is the number of new offsets per second. A value
+    is None if it is not known.
     """
 
     start: int
@@ -57,8 +58,9 @@ class Forecast:
 
     `lost` is the number of offsets that are already deleted. `by_time` and `by_size` are hours from now, or 0 if
     records can be deleted at any moment. They are None if the limit does not apply, if no records are waiting, or if
-    the time is not known. `share` is the share of the retention that is left for the limit that is reached first.
-    `share` is from 0 to 1, or more if a timestamp is ahead of the clock. It is None for the same reasons.
+    the time is not known. `share` is the remaining share of the retention, for the limit that is reached first. It is
+    from 0 to 1, but can exceed 1 if a timestamp is ahead of the clock. `share` can also be None, for the same reasons
+    as `by_time` and `by_size`.
     """
 
     lost: int
@@ -68,7 +70,7 @@ class Forecast:
 
     @property
     def hours(self) -> float | None:
-        """Hours until the earlier of the two times, or 0 if offsets are lost, or None if neither time is known."""
+        """Hours until the earlier of the two times; 0 if offsets are lost; None if neither time is known."""
         if self.lost:
             return 0.0
         return min((h for h in (self.by_time, self.by_size) if h is not None), default=None)
@@ -80,7 +82,7 @@ class Forecast:
 
 
 def forecast(log: PartitionLog, retention: Retention, now: datetime) -> Forecast:
-    """Return the time when retention can delete the record at `log.oldest`."""
+    """Return a forecast of the time when retention can delete the record at `log.oldest`."""
     if log.oldest >= log.end:
         return Forecast(0, None, None, None)
     lost = max(min(log.start, log.end) - log.oldest, 0)
@@ -113,4 +115,4 @@ def _by_size(log: PartitionLog, retention: Retention) -> tuple[float | None, flo
 
 
 _MOST: Final = timedelta(days=36_500)
-"""A century of retention counts as unlimited."""
+"""Retention of a century or more counts as unlimited."""

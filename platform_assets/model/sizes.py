@@ -1,4 +1,4 @@
-"""Sizes of files as people write them, such as `128 MB`. Pure."""
+"""File sizes in the form in which people write them, such as `128 MB`. No I/O."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _UNITS: Final = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
 
 def bytes_of(text: str) -> int | None:
-    """Return the number of bytes for text such as `128 MB`, `1 GB` or `1000000`, or None for other text. A KB has 1,024
-    bytes."""
+    """Return the number of bytes for a string such as `128 MB`, `1 GB` or `1000000`; None for any other string. A KB
+    has 1,024 bytes."""
     found = _FORM.fullmatch(text.strip())
     return None if found is None else int(found[1]) * _UNITS.get((found[2] or "").upper(), 1)
 

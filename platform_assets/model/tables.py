@@ -1,4 +1,4 @@
-"""Tables of the lake. Each has a kind, a topic, and a name made from the two. Pure."""
+"""Tables of the lake. Each table has a kind, a topic, and a name made from these two. No I/O."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ TableKind = Literal["raw", "decoded", "dead_letters"]
 """raw: every committed record as bytes; decoded: typed rows; dead_letters: records that could not be decoded."""
 
 KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
-"""All kinds of tables, upstream first: each kind comes after the kinds that it is made from. `test_table_kinds` checks
+"""All kinds of tables, upstream first: each kind comes after the kinds from which it is made. `test_table_kinds` checks
 the code that must know every kind."""
 RESERVED_KINDS: Final = ("state",)
-"""Names of kinds that nothing writes yet. Nothing else may use these names, so that these kinds can be added later."""
+"""Names of kinds of tables that nothing writes yet. Nothing else may use these names, so that these kinds can be added
+later."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TableRef:
-    """One table in the lake. The name of the table is its path below the lake root, and also its asset key without a
-    prefix."""
+    """One table in the lake. The name of the table is its path below the lake root, and also its asset key without the
+    asset prefix."""
 
     kind: TableKind
     topic: str
@@ -77,7 +78,7 @@ class TableRef:
 class TableLoad:
     """The source of a window in a derived table: the load of that window in another table, and the declaration.
 
-    `version` is the Delta version of the load in the other table. `declaration` is the digest of the declaration that
+    `version` is the Delta version of the load in that other table. `declaration` is the digest of the declaration that
     determined the rows.
     """
 

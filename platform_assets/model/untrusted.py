@@ -1,4 +1,4 @@
-"""Making untrusted text safe for the output that shows it: a line in a terminal or log, Markdown, SVG, JSON. Pure.
+"""Making untrusted text safe for the output that shows it: a line in a terminal or log, Markdown, SVG, JSON. No I/O.
 
 Records, headers, registries, brokers and file names can contain anything. So can error messages that quote them. Escape
 text where it is shown, not where it is stored. `platform_assets_tests/test_shown_text.py` finds the code that shows
@@ -19,18 +19,19 @@ from platform_assets.errors import printable
 MOST_SHOWN: Final = 120
 """Maximum number of bytes of a value to show."""
 MOST_PLACE: Final = 300
-"""Maximum number of characters in the path that a dead letter shows. Longer paths are cut, because field names can be
-as long as the record."""
+"""Maximum number of characters in the path that a dead letter shows. Longer paths are truncated, because field names
+can be as long as the record."""
 
 
 def cut(text: str, most: int) -> str:
-    """Return at most `most` characters of `text`. If the text is cut, its last character is an ellipsis."""
+    """Return at most `most` characters of `text`. If `text` is truncated, the last character of the result is an
+    ellipsis."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def shown(content: bytes | None) -> str | None:
-    """Return the beginning of a byte string as text, with unprintable parts escaped, and with the number of omitted
-    bytes."""
+    """Return the beginning of a byte string as text, with unprintable parts escaped. If bytes are omitted, their number
+    is added."""
     if content is None:
         return None
     text = content[:MOST_SHOWN].decode("utf-8", "backslashreplace")
@@ -48,33 +49,33 @@ def shown_value(value: Any) -> str | None:
 
 _BACKQUOTES: Final = re.compile(r"`+")
 _SPECIAL: Final = re.compile(r"[\\`*\]<~]|\[(?!\d)|&(?=[#A-Za-z])|(?<![^\W_])_|_(?![^\W_])")
-"""Characters to escape.
+"""Pattern for characters to escape.
 
-Ranges of offsets and names with underscores stay readable: a bracket without its closing bracket is not Markdown.
+Offset ranges and names with underscores stay readable: a bracket without its closing bracket is not Markdown.
 """
 _BLOCK: Final = re.compile(r"^(?:(?=[#>+=-])|\d+(?=[.)]))")
-"""Characters that begin a heading, quotation, list or underline at the beginning of a paragraph."""
+"""Pattern for characters that begin a heading, quotation, list or underline at the start of a paragraph."""
 _WORD: Final = re.compile(r"\S+")
 _LINKED: Final = re.compile(r"://|www\.|@", re.IGNORECASE)
-"""GitHub's Markdown turns words that contain one of these strings into links. No Markdown characters are necessary for
-such a link, and escaping characters in the word does not prevent the link."""
+"""Pattern for strings that make GitHub's Markdown turn a word into a link. Such a link needs no Markdown characters,
+and escaping characters in the word does not prevent it."""
 _MARK: Final = re.compile(r"\\([!-/:-@\[-`{-~])|(?<!`)(`+)(?!`).*?(?<!`)\2(?!`)")
 """Pattern for an escaped Markdown character, or for a code span."""
 
 
 def line(text: object) -> str:
-    """Return `text` in one line, for a terminal or a log. Unprintable characters become escapes: control characters,
-    including ESC and line ends, and characters that change the direction of text or have no width."""
+    """Return `text` as one line, for a terminal or a log. Unprintable characters become escapes. These are control
+    characters, including ESC and line ends, and characters that change the direction of text or have no width."""
     return printable(text)
 
 
 def lines(text: object) -> str:
-    """Like `line`, but for text whose line ends come from the platform."""
+    """Escape like `line`, but keep line ends, for text whose line ends come from the platform."""
     return "\n".join(map(line, str(text).split("\n")))
 
 
 def to_lines(sink: Callable[[str], object]) -> Callable[[str], None]:
-    """Return a function that passes each string to `sink` in the form that `line` returns."""
+    """Return a function that escapes each string like `line`, and passes it to `sink`."""
 
     def give(text: str) -> None:
         sink(line(text))
@@ -94,8 +95,8 @@ def code(text: object) -> str:
 
 def markdown(text: object) -> str:
     """Return `text` as one Markdown paragraph that shows the text literally: no image, no link, no HTML. Text in
-    backquotes stays a code span. Addresses become code spans too, because they would be turned into links. Unmatched
-    backquotes become code spans because `without_marks` would misread them as escaped characters.
+    backquotes stays a code span. Addresses become code spans too, because they would otherwise be turned into links.
+    Unmatched backquotes become code spans because `without_marks` would misread them as escaped characters.
     `markdown(without_marks(markdown(text)))` is `markdown(text)`."""
     pieces: list[tuple[bool, str]] = []
     for is_code, piece in _spans(line(text).lstrip(" ")):
@@ -109,7 +110,7 @@ def markdown(text: object) -> str:
 
 
 def without_marks(text: str) -> str:
-    """Return the text that was given to `markdown`. Code spans stay unchanged."""
+    """Reverse `markdown`: remove the escapes that it added. Code spans stay unchanged."""
     return _MARK.sub(lambda found: found[1] or found[0], text)
 
 
@@ -125,8 +126,8 @@ def document(value: Any, indent: int | None = 2) -> str:
 
 
 def _spans(text: str) -> Iterator[tuple[bool, str]]:
-    """Yield pieces of `text`. Each comes with True for a code span: text between equal runs of backquotes, a single
-    run, or an address."""
+    """Yield pieces of `text`, each with True if it is a code span. A code span is text between two equally long
+    sequences of backquotes, an unmatched sequence of backquotes, or an address."""
     following: dict[int, re.Match[str]] = {}
     ends: dict[int, re.Match[str] | None] = {}
     runs = list(_BACKQUOTES.finditer(text))
@@ -144,7 +145,8 @@ def _spans(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _unpadded(span: str) -> str:
-    """Remove one space from each end, as Markdown does, if both ends have a space and there is any other character."""
+    """Remove one space from each end, as Markdown does, if both ends have a space and the span contains anything but
+    spaces."""
     return span[1:-1] if span[:1] == span[-1:] == " " and span.strip(" ") else span
 
 

@@ -1,7 +1,7 @@
-"""Edges and window keys: pure, in UTC.
+"""Window boundaries (edges) and window keys, in UTC. No I/O.
 
-A window `[start, end)` lies between two neighboring edges of a cron schedule. The window's key is its start. The key
-therefore still identifies one instant if the window's length changes, and the ledger records the window's end.
+A window `[start, end)` lies between two neighboring edges of a cron schedule. The window's key is its start. So even if
+the length of the window changes, the key still identifies one instant, and the ledger records the window's end.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from croniter import CroniterBadDateError, croniter
 from platform_assets.errors import WindowKeyError
 
 _REMEMBERED: Final = 4096
-"""Number of cached results for each function below. Many topics share a schedule, so a tick asks for the same results
+"""Number of cached results for each function below. Many topics share a schedule, so a tick requests the same results
 repeatedly."""
 
 KEY_FORMAT = "%Y-%m-%d-%H:%M"
-"""Format of a window key, which is also the Dagster partition key. It is in UTC, to the minute, because a cron edge is
-not more precise."""
+"""Format of a window key, which is also the Dagster partition key. The key is in UTC and precise to the minute, because
+a cron edge is not more precise."""
 
 _DRAWN = re.compile(r"(?<![A-Z])[RH](?![A-Z])", re.IGNORECASE)
 _NEAREST = re.compile(r"(?<![A-Z])(?:\d+|L)?W(?:\d+)?(?![A-Z])", re.IGNORECASE)
@@ -33,7 +33,7 @@ _NEAREST = re.compile(r"(?<![A-Z])(?:\d+|L)?W(?:\d+)?(?![A-Z])", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Window:
-    """The time between two edges, `[start, end)`, both aware and in UTC."""
+    """The time between two edges, `[start, end)`. Both edges are timezone-aware and in UTC."""
 
     start: datetime
     end: datetime
@@ -53,7 +53,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Window keys from `first` to `last`, both inclusive. None means no bound."""
+    """A span of window keys from `first` to `last`, both inclusive. None means no bound."""
 
     first: str | None = None
     last: str | None = None
@@ -91,9 +91,9 @@ def edge_of(key: str) -> datetime:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def is_cron(schedule: str) -> bool:
-    """Return True if `schedule` is a cron schedule with five fields and ever ticks. A sixth field would be finer than a
-    key. croniter's R and H fields are refused, because they stand for random times that differ between processes. The W
-    field is refused, as it is by Dagster."""
+    """Return True if `schedule` is a cron schedule with five fields that ever ticks. A sixth field is refused, because
+    it would be more precise than a key. croniter's R and H fields are refused, because they stand for random times that
+    differ between processes. The W field is refused because Dagster refuses it too."""
     drawn_or_nearest = _DRAWN.search(schedule) or _NEAREST.search(schedule)
     if len(schedule.split()) != 5 or drawn_or_nearest or not croniter.is_valid(schedule):
         return False
@@ -105,7 +105,7 @@ def is_cron(schedule: str) -> bool:
 
 
 def edges_from(schedule: str, start: datetime) -> Iterator[datetime]:
-    """Yield the edges at or after `start`, in ascending order and without end."""
+    """Yield the edges at or after `start` in ascending order, without ever ending."""
     # croniter returns only times strictly after its base.
     ticks = croniter(schedule, start.astimezone(UTC) - timedelta(microseconds=1), ret_type=datetime)
     while True:
@@ -120,18 +120,17 @@ def first_edge(schedule: str, start: datetime) -> datetime:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def longest_window(schedule: str, start: datetime) -> timedelta:
-    """Return the length of the longest window among the next hundred windows, counted from the first edge at or after
-    `start`.
+    """Return the length of the longest of the next hundred windows, counted from the first edge at or after `start`.
 
-    If each window is a weekday, this covers more than three months.
+    With one window per weekday, a hundred windows cover more than three months.
     """
     edges = itertools.islice(edges_from(schedule, start), 101)
     return max(after - before for before, after in itertools.pairwise(edges))
 
 
 def closed_edges(schedule: str, after: datetime, now: datetime, limit: int | None = None) -> list[datetime]:
-    """Return the edges in `(after, now]`, which are the edges that have closed since `after`: ascending, and at most
-    `limit` of them."""
+    """Return the edges in `(after, now]`, that is, the edges that have passed since `after`, in ascending order. Return
+    only the first `limit` of them if `limit` is set."""
     return list(_closed(schedule, after, now, limit))
 
 
@@ -144,7 +143,7 @@ def _closed(schedule: str, after: datetime, now: datetime, limit: int | None) ->
 
 def count_edges(schedule: str, start: datetime, end: datetime) -> int:
     """Return the number of edges in `[start, end)`. This is fast for any span, because whole days are counted at once:
-    in UTC, the edges are at the same times on every day that has any."""
+    in UTC, every day that has edges has them at the same times."""
     start, end = start.astimezone(UTC), end.astimezone(UTC)
     first_day, last_day = _next_midnight(start), end.replace(hour=0, minute=0, second=0, microsecond=0)
     if first_day >= last_day:
