@@ -95,7 +95,7 @@ class ObjectStore:
 
     @property
     def bucket(self) -> Path:
-        """Folder with the objects of the bucket, as files named by their keys."""
+        """Folder that contains the bucket's objects as files. The name of each file is the key of its object."""
         return self.folder / BUCKET
 
     def address_of(self, path: Path) -> str | None:

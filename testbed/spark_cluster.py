@@ -1,8 +1,8 @@
 """A Spark cluster for a test: a standalone master and workers, each of which is a process with its own folders, and
 Connect servers on the cluster. Workers do not see each other's work folder, scratch folder, temporary files and
-compiled kernels. On all workers, the package is in the Python at the same path, as in an image. Settings with secrets
-are in the environment of each worker, which the worker's executors inherit. The master, the workers and the servers
-require their common secret."""
+compiled kernels. All workers have a Python at the same path, and the package is installed in it, as in an image.
+Settings with secrets are in the environment of each worker, which the worker's executors inherit. The master, the
+workers and the servers require their common secret."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ConnectServer:
         return [sorted(stage, key=lambda task: int(task["taskId"])) for stage in since if stage]
 
     def wait_for_executors(self, count: int | None = None) -> None:
-        """Wait until the server has that many executors. The default is one for each worker."""
+        """Wait until the server has `count` executors. The default is one for each worker."""
         count = self.workers if count is None else count
         wait_until(f"{count} executors have registered", lambda: len(self.active()) == count, START_SECONDS)
 

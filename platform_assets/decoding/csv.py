@@ -60,7 +60,8 @@ def _character(options: Options, name: str, default: str, *, required: bool = Fa
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Special characters. `quote` and `escape` are empty strings if the format has no such character."""
+    """Special characters. `quote` is an empty string if the format has no quote character. The same applies to
+    `escape`."""
 
     delimiter: str = ","
     quote: str = '"'

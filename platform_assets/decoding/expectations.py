@@ -107,7 +107,7 @@ def argument(given: Value, kind: pa.DataType, column: str) -> pa.Scalar:
 
 
 def _outside(values: pa.Array, least: pa.Scalar | None, most: pa.Scalar | None) -> pa.BooleanArray:
-    """Mark values outside `[least, most]`. NaN counts as outside any range, and nulls count as inside."""
+    """Mark values outside `[least, most]`. NaN counts as outside every range, and null counts as inside every range."""
     inside = pa.repeat(True, len(values))
     if least is not None:
         inside = pc.and_kleene(inside, pc.greater_equal(values, least))

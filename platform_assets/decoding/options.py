@@ -34,7 +34,7 @@ class Options:
         return found
 
     def any_text(self, name: str, default: str) -> str:
-        """Return a string, which may be empty."""
+        """Return a string, which can be empty."""
         found = self._spec.options.get(name, default)
         if not isinstance(found, str):
             raise self.wrong(name, "a string; put it in quotes")

@@ -141,7 +141,7 @@ def _share(parts: Sequence[str], first: np.ndarray[Any, Any], last: np.ndarray[A
 
 @lru_cache(maxsize=256)
 def _solid(parts: tuple[str, ...]) -> tuple[int, ...]:
-    """Return, for each n from 0 on, the number of those among the first n parts that count."""
+    """For each n, starting with 0, return how many of the first n parts count."""
     empty = pa.array([""])
     counts = [0]
     for part in parts:
@@ -280,7 +280,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class PatternsDecoder:
-    """Decoder of log lines: the first pattern that matches the whole line determines its columns."""
+    """Decoder of log lines: the first pattern that matches the whole line determines the columns of the line."""
 
     fields: pa.Schema
     patterns: tuple[Pattern, ...]

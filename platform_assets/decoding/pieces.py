@@ -56,7 +56,7 @@ class Pieces:
 
 
 def pieces_of(values: pa.BinaryArray | pa.StringArray) -> Pieces:
-    """Return the pieces of an array, which may be a slice of another array."""
+    """Return the pieces of an array, which can be a slice of another array."""
     _, offsets, data = values.buffers()
     if offsets is None or not len(values):
         return Pieces(np.zeros(0, np.uint8), np.zeros(0, np.int32), np.zeros(0, np.int32))

@@ -1,4 +1,4 @@
-"""Declared columns: conversion between Spark DDL and Arrow, and from a subset of JSON Schema to Arrow. Pure.
+"""Declared columns: conversion between Spark DDL and Arrow, and conversion of a subset of JSON Schema to Arrow. Pure.
 
 This module has its own parser, because types that are not in docs/json-dialect.md must be refused with their position.
 A general SQL parser accepts nearly any word as a type.
@@ -23,7 +23,7 @@ RESERVED: Final = (
 ELEMENT: Final = "element"
 """Name of an array's elements in Arrow and Parquet. Spark writes the same name."""
 MOST_LEVELS: Final = 50
-"""Maximum nesting of types, because schemas are read recursively."""
+"""Maximum nesting of types. The limit is needed because schemas are read recursively."""
 
 _TYPES: Final[Mapping[str, pa.DataType]] = MappingProxyType(
     {

@@ -54,7 +54,7 @@ class TimeFormat:
         return np.array(self.program, np.int32)
 
     def microseconds(self, text: str) -> int:
-        """Return microseconds since 1970 in UTC. Text without an offset is in UTC. Raises DecodeFault."""
+        """Return microseconds since 1970 in UTC. Text without an offset is taken as UTC. Raises DecodeFault."""
         found = _compiled(self.pattern).fullmatch(text)
         if found is None:
             raise DecodeFault("wrong_type", f"not of the form {self.name}")

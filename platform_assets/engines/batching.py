@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 def batched_windows(windows: Iterable[T], rows: Callable[[T], int]) -> Iterator[list[T]]:
     """Group windows into batches, in the order of `windows`. Each batch is read by one query, because each query has an
-    overhead of some tenths of a second. Pure.
+    overhead of a few tenths of a second. Pure.
 
     `rows` returns the expected number of rows in a window.
     """

@@ -98,8 +98,8 @@ class LoadEngine(TableReader, Protocol):
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[StagedFiles | PlatformError, None, None]:
-        """Yield the result of `write`, or the error that it raises, for each of `orders`, in their sequence and as soon
-        as it is known.
+        """For each of `orders`, yield the result of `write` or the error that it raises. Results follow the sequence of
+        the orders, and each result is yielded as soon as it is known.
 
         The orders can belong to several topics. An error concerns only its own window and does not block the others.
         The caller commits or deletes the files that were yielded. When the iterator is closed, files of other orders

@@ -75,7 +75,7 @@ def list_offsets(counts: Ints, offsets: Ints, validity: Bytes) -> int:
 @kernel(FILLED_LONGS)
 def to_microseconds(milliseconds: Longs) -> int:
     """Convert values from milliseconds to microseconds in place. Return the first index whose microseconds do not fit
-    in 64 bits, or -1. The values from that index on are unchanged."""
+    in 64 bits, or -1. The values at this index and after it are unchanged."""
     for index in range(milliseconds.size):
         value = milliseconds[index]
         if value > 9223372036854775 or value < -9223372036854775:

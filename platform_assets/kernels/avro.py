@@ -47,11 +47,11 @@ WIDTH = 6
 BYTES_OF_SIZE (-, limit), TEXT, FIXED (size, limit), DOUBLE, FLOAT and BOOLEAN read a plain value. DIVIDED reads a long
 that must be a whole multiple of the divisor. TEXT is UTF-8. For decimals, `limit` is the index of two table entries:
 the low and the high 64 bits of the largest magnitude. For all other values, `limit` is negative. ENUM (first, count)
-reads an index into the `count` table entries from `first` on; a negative entry is refused. UNION (first, count) reads
-an index into table entries as ENUM does, and the entry is the next step. MARK notes that a struct is present. LIST
-(level of the items) begins a list. It is followed by ITEMS (level of the items, minimum size of an item, step after the
-list). ITEM_END (level of the items, step of ITEMS) ends each item. JUMP (step) continues with that step. EMPTY_ITEMS
-reads blocks whose items take no bytes. END ends the value."""
+reads an index into the `count` table entries that start at `first`; a negative entry is refused. UNION (first, count)
+reads an index into table entries as ENUM does, and the entry is the next step. MARK notes that a struct is present.
+LIST (level of the items) begins a list. It is followed by ITEMS (level of the items, minimum size of an item, step
+after the list). ITEM_END (level of the items, step of ITEMS) ends each item. JUMP (step) continues with that step.
+EMPTY_ITEMS reads blocks whose items take no bytes. END ends the value."""
 FRAME = 5
 """Numbers on the stack for each list that is being read: the remaining items of the block, the end of the block or -1,
 the first item, the step that began the list, and the position of that step in the value."""
@@ -152,7 +152,8 @@ def read_values(
     stops: Longs,
     stack: Longs,
 ) -> int:
-    """Read the values `data[starts[i]:starts[i] + sizes[i]]`, from value `first` on. A negative size stands for a null.
+    """Read the values `data[starts[i]:starts[i] + sizes[i]]`, starting with value `first`. A negative size stands for a
+    null.
 
     `columns` has three numbers for each column: the position in `slots` where its items begin, its level, and the
     number of slots for that level. `levels` has three numbers for each level: the number of items so far, the number of

@@ -121,7 +121,7 @@ def _made_private(folder: Path) -> bool:
 
 
 def _is_trusted(folder: Path) -> bool:
-    """Return True if `folder` exists and only this user and root were able to write to it."""
+    """Return True if `folder` exists and only this user and root could have written to it."""
     try:
         found = folder.lstat()
     except OSError:

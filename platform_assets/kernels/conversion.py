@@ -134,7 +134,7 @@ _ANY_DIGITS: Final = 1 << 40
 
 @kernel(BYTES, INT, INT, INT)
 def _digits(data: Bytes, at: Whole, end: Whole, number: Whole) -> Whole:
-    """Return the value of the `number` digits from `at` on. Return -1 if any of these characters is not a digit."""
+    """Return the value of the `number` digits that start at `at`. Return -1 if any of these characters is not a digit."""
     value = np.int64(0)
     if at + number > end:
         value = np.int64(-1)

@@ -1,8 +1,8 @@
 """Kernels that find the end of a JSON value, and read numbers (RFC 8259; docs/json-dialect.md).
 
-Every function may read up to `PADDING` bytes after `end`, and never more. The data must therefore have that many bytes
-after `end`. The position `BAD` means that there is no such value at `at`, or that the kernel cannot decide. In both
-cases, Python's exact path decides.
+A function can read up to `PADDING` bytes after `end`, but never more. The data must therefore have `PADDING` bytes
+after `end`. The position `BAD` means that there is no value of the expected kind at `at`, or that the kernel cannot
+decide. In both cases, Python's exact path decides.
 """
 
 from __future__ import annotations
@@ -292,8 +292,8 @@ def read_real(data: Bytes, at: Whole, end: Whole) -> tuple[float, Whole, Whole]:
     """Return the double nearest to the number at `at`, the end of the number or BAD, and the state of the number: READ,
     or still to be read (LATER).
 
-    `value` wraps around from the 20th digit on. `significant` therefore counts digits from the first digit that is not
-    zero, whatever `value` is.
+    `value` wraps around at the 20th digit. `significant` therefore counts digits from the first digit that is not zero,
+    whatever `value` is.
     """
     start = at
     negative = load8(data, at) == 45

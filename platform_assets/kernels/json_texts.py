@@ -96,7 +96,7 @@ def _unescape(data: Bytes, at: Whole, end: Whole, values: Bytes, into: Whole) ->
 
 @kernel(BYTES, INTS, INTS, FILLED_INTS, FILLED_BYTES)
 def gather_texts(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: Bytes) -> Whole:
-    """Write the texts that `find_fields` has found into `values`, one after the other. `offsets` has one entry more
+    """Write into `values`, one after the other, the texts that `find_fields` has found. `offsets` has one entry more
     than `places`.
 
     `values` must be large enough for the texts before unescaping, plus PADDING. Returns the number of bytes filled.

@@ -28,13 +28,13 @@ def copy_bytes(context: Any, target: Any, target_at: Any, source: Any, source_at
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load64(context: Any, source: Any, at: Any) -> Any:
-    """Return the 8 bytes from `at` on as an unsigned little-endian number, at any alignment."""
+    """Return the 8 bytes that start at `at` as an unsigned little-endian number, at any alignment."""
     return types.uint64(source, types.int64), _loading(64)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load32(context: Any, source: Any, at: Any) -> Any:
-    """Return the 4 bytes from `at` on as an unsigned little-endian number, at any alignment."""
+    """Return the 4 bytes that start at `at` as an unsigned little-endian number, at any alignment."""
     return types.uint32(source, types.int64), _loading(32)
 
 

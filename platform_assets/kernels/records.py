@@ -152,7 +152,7 @@ def find_records(
 def find_headers(
     data: Bytes, headers: Ints, counts: Ints, keys: Ints, key_sizes: Ints, values: Ints, value_sizes: Ints
 ) -> None:
-    """For each record, find the `counts[i]` headers from position `headers[i]` on, and fill the last four arrays.
+    """For each record, find the `counts[i]` headers that start at position `headers[i]`, and fill the last four arrays.
     `find_records` must already have found the headers intact."""
     found = 0
     for index in range(headers.size):

@@ -131,8 +131,8 @@ def hash_value(memory: Bytes, nodes: Longs, node: Whole, index: Whole, seed: Has
 
 @kernel(BYTES, LONGS, INT, INT, INT, SUMS, FILLED_BYTES)
 def chain_column(memory: Bytes, nodes: Longs, node: int, mark: int, first: int, hashes: Totals, scratch: Bytes) -> None:
-    """Chain the values of a column to `hashes`, which has one hash for each row from row `first` on. Each value is
-    preceded by `mark`, unless `mark` is NO_MARK.
+    """Chain the values of a column to `hashes`, which has one hash for each row, starting with row `first`. Each value
+    is preceded by `mark`, unless `mark` is NO_MARK.
 
     The most common kinds have separate loops, without decisions for each value.
     """

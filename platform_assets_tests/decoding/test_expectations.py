@@ -38,7 +38,7 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 
 def as_yaml(value: Any) -> Any:
-    """Return the expectation in the form in which a declaration contains it."""
+    """Return the expectation in the form that declarations use."""
     return value.isoformat() if isinstance(value, date) else str(value) if isinstance(value, Decimal) else value
 
 

@@ -1,4 +1,4 @@
-"""Tables loaded by either engine, and decoded tables, read by Spark, delta-rs, polars and DuckDB. For each version, all
+"""Spark, delta-rs, polars and DuckDB read tables loaded by either engine, and decoded tables. For each version, all
 readers return the same rows."""
 
 from __future__ import annotations

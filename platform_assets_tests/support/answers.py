@@ -1,4 +1,5 @@
-"""Fake answers of Spark and a broker about hand-made tables, so that audit reports need neither Spark nor a broker."""
+"""Fake answers of Spark and a broker about hand-made tables. With these answers, audit reports need neither Spark nor a
+broker."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from testbed.spark_cluster import SparkCluster, frozen
 RECORDS: Final = 40_000
 """Number of records in a large window. Each record has 1,020 bytes."""
 SLOW: Final = 512 << 10
-"""Bytes per second that a task gets from Kafka. After its first fetch, which is larger, the task must wait for some
+"""Bytes per second that a task gets from Kafka. After its first fetch, which is larger, the task must wait for several
 seconds."""
 
 SPECULATION: Final[Mapping[str, str]] = {

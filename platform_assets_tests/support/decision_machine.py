@@ -12,7 +12,7 @@ Each decision of an operator is one commit, or a sequence of writes that can end
 |---|---|---|
 | accept-loss, not loaded | decision; one acceptance per cause | the load reports the remaining causes |
 | accept-loss, lost for good | decision; the window's commit; acceptance; receipt | accept-loss again |
-| accept-generation | decision with all effects; cut, if there is none yet; acceptances | nothing without a cut; the tick with one |
+| accept-generation | decision with all effects; cut, unless another came first; acceptances | no effect before the cut; then the tick |
 | accept-cluster | decision with all effects; cut; acceptances; moved windows' commits; receipts | as for accept-generation |
 | park, unpark | one row | nothing, or done |
 | erase | decisions; acceptances; fences; commits; receipts; replays; logs; `erased` | loads apply it; erase again |
@@ -389,7 +389,7 @@ class Machine:
         self._fill_kafka()
 
     def _fill_kafka(self) -> None:
-        """Give the brokers the newest log, from its log starts on."""
+        """Give the brokers the records of the newest log that retention has not deleted."""
         self.made.records[:] = [
             Kept(p, o, r.key, r.value, LATER if r.is_late else samples.START)
             for (p, o), r in sorted(self.logs[-1].items())

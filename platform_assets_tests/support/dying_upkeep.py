@@ -40,8 +40,8 @@ class StruckError(OSError):
 
 @contextmanager
 def struck(number: int, deed: Deed) -> Iterator[list[str]]:
-    """Within the block, disturb the step with this number, counted from 1, as `deed` says. Yield a list that receives
-    the name of each step that begins."""
+    """Within the block, disturb the step with this number, counted from 1, in the way that `deed` specifies. Yield a
+    list that receives the name of each step that begins."""
     begun: list[str] = []
 
     def striking(call: Callable[..., Any]) -> Callable[..., Any]:

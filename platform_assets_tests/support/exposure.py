@@ -1,8 +1,7 @@
 """Addresses on which processes listen, as reported by the kernel, and files that other users can reach.
 
-python -m platform_assets_tests.support.exposure
-
-starts each service that `up` and `make test-cluster` start, one kind after the other, and prints a table.
+`python -m platform_assets_tests.support.exposure` starts each service that `up` and `make test-cluster` start, one
+kind of service after the other, and prints a table.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class FakeRegistry:
         self.unknown: Answer = (404, {}, json.dumps({"error_code": 40403, "message": "Schema not found"}).encode())
 
     def has(self, path: str, document: Any, status: int = 200, **headers: str) -> None:
-        """From now on, answer requests for a path with this JSON."""
+        """Answer all later requests for a path with this JSON."""
         self.answers[path] = lambda: (status, headers, json.dumps(document).encode())
 
     def answer(self, path: str, headers: dict[str, str]) -> Answer:

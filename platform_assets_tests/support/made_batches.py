@@ -206,7 +206,7 @@ class MadeLog:
         self.last_offsets.append(self.end - 1)
 
     def fetched(self, offset: int, batches: int) -> tuple[bytes, list[tuple[int, int]]]:
-        """Fetch that many batches, beginning with the first batch that ends at `offset` or later. Return the bytes of
+        """Fetch `batches` batches, beginning with the first batch that ends at `offset` or later. Return the bytes of
         the batches, and the aborted transactions that a broker lists with them: transactions that end at `offset` or
         later and begin before the end of the fetch."""
         at = next(i for i, last in enumerate(self.last_offsets) if last >= offset)

@@ -70,8 +70,8 @@ def single(text: str) -> Any:
 
 
 def instant(places: int) -> Callable[[str], Any]:
-    """Return a reader that moves the decimal point of a number by `places`, and returns the time of that many
-    microseconds."""
+    """Return a reader that moves the decimal point of a number by `places`, and returns the time that is the resulting
+    number of microseconds after 1970."""
 
     def read(text: str) -> Any:
         micros = whole(64, places)(text)
@@ -240,7 +240,7 @@ def base_128(number: int) -> bytes:
 
 
 def fits(number: int, bits: int, *, signed: bool) -> bool:
-    """Return True if the number fits in that many bits."""
+    """Return True if the number fits in `bits` bits."""
     return -(1 << (bits - 1)) <= number < 1 << (bits - 1) if signed else 0 <= number < 1 << bits
 
 

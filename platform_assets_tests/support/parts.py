@@ -67,7 +67,7 @@ def line(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def together(processes: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Raise ValueError if that many pytest processes cannot share the chosen parts."""
+    """Raise ValueError if `processes` pytest processes cannot share the chosen parts."""
     for part, kind in ((SPARK, "cluster"), (LAKE, "s3")):
         if processes and part.chosen(environ) == kind:
             raise ValueError(f"{part.variable}={kind} is for one process of pytest: leave out -n")

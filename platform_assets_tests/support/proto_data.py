@@ -17,7 +17,7 @@ def proto(*messages: str, imports: tuple[str, ...] = (), package: str = "shop", 
 
 
 def class_of(text: str, name: str, references: Mapping[str, str] | None = None) -> Any:
-    """Return the message class with a full name."""
+    """Return the message class that has the full name `name`."""
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(descriptor_set(text, references or {})).file:
         pool.Add(file)

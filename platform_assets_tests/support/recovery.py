@@ -60,7 +60,7 @@ def made_topic(root: Path) -> MadeTopic:
 
 
 def loaded_windows(topic: MadeTopic, kafka: MadeCluster, number: int = WINDOWS) -> list[SealedWindow]:
-    """Load that many windows without decoding them. Each value contains its window, partition and number."""
+    """Load `number` windows without decoding them. Each value contains its window, partition and number."""
     sealed = topic.seal(
         [{p: [(b"k%d" % i, b"%d/%d/%d" % (w, p, i)) for i in range(ROWS)] for p in (0, 1)} for w in range(number)]
     )
@@ -382,7 +382,7 @@ def _places(ranges: Iterable[tuple[int, int, int]]) -> set[Place]:
 
 
 def a_history(root: Path, rng: random.Random, events: int = 12) -> History:
-    """Make a topic with loaded windows below `root`. Then let that many events happen."""
+    """Make a topic with loaded windows below `root`. Then let `events` random events happen."""
     topic = made_topic(root / "lake")
     kafka = MadeCluster(topic)
     loaded_windows(topic, kafka)

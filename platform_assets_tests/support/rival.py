@@ -111,7 +111,7 @@ class _Gate:
 
 
 class _Engine(ColumnarEngine):
-    """The columnar engine, but reading tables without Spark."""
+    """The columnar engine, except that it reads tables without Spark."""
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int

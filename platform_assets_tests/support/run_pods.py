@@ -28,7 +28,7 @@ Job = dict[str, Any]
 
 
 class _Recorder:
-    """Stand-in for the Kubernetes API server, which stores the requested jobs."""
+    """Stand-in for the Kubernetes API server. It stores the requested jobs."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []

@@ -1,4 +1,5 @@
-"""Brokers that answer according to a script, for behavior that a real broker shows rarely, or never on request."""
+"""Brokers that answer according to a script. They show behavior that real brokers show only rarely, or never on
+request."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class Script:
     empty: list[int] = field(default_factory=list)
     """Throttle times in milliseconds for the next fetches. These fetches get neither records nor errors."""
     empty_from: int = 1 << 62
-    """Offset from which on fetches get such an answer too."""
+    """Fetches at this offset or at a later offset also get neither records nor errors."""
     unstable: list[tuple[int, int, bytes]] = field(default_factory=list)
     """Batches after the last stable offset, which belong to open transactions."""
     corrupt: range = range(0)

@@ -36,8 +36,8 @@ from platform_assets.decoding.avro.plan import (
 from platform_assets.decoding.decoder import DecodeFault
 
 MOST_AGAIN: Final = 64
-"""Maximum depth to which records of one type can be nested in each other. The code that reads these records recurses
-once for each level."""
+"""Maximum depth to which records of one type can be nested inside one another. The code that reads these records
+recurses once for each level."""
 _LONG_BITS: Final = 64
 _WHOLE: Final = ("int", "long")
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
@@ -296,8 +296,8 @@ class _Reader:
                 raise self._malformed(f"a block that should end at byte {end} ends elsewhere")
 
     def once_more(self, node: Again) -> Any:
-        """Read a recursive record. Return the outermost such record as JSON text, and the records nested in it as
-        dicts."""
+        """Read a recursive record. The outermost record is returned as JSON text, and the records nested in it are
+        returned as dicts."""
         self.again += 1
         if self.again > MOST_AGAIN:
             raise DecodeFault("too_deep", f"more than {MOST_AGAIN} records {node.name} nested in one another")

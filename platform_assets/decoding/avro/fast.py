@@ -71,7 +71,7 @@ class Program:
     symbols: dict[int, pa.Array] = field(default_factory=dict)
 
     def bound(self, begins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the steps for columns whose slots begin at these positions: the slots of column `i` at `begins[i]`."""
+        """Return the steps for the case that the slots of each column `i` begin at `begins[i]`."""
         made = self.steps.copy()
         made[:, 1] = begins[made[:, 1]]
         return made.reshape(-1)
@@ -115,8 +115,8 @@ class _Compiler:
         return len(self.steps) - 1
 
     def node(self, node: Node, level: int, column: Column | None = None) -> Column | None:
-        """Add the steps of a node, which fill `column` if it is given. Return the column that these steps fill, or None
-        if there is no such column."""
+        """Add the steps of a node. If `column` is given, these steps fill it. Return the column that the steps fill, or
+        None if they fill no column."""
         if isinstance(node, Empty):
             return None
         self.part = self._outermost or Part(node, "".join(self._place))

@@ -77,8 +77,8 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """A union whose branches all become the same type. The branch `None` stands for null. The reader does not
-    accept a `Refused` branch."""
+    """A union whose branches all become the same type. In `branches`, None stands for null. The reader does not accept
+    a `Refused` branch."""
 
     branches: tuple[Node | Refused | None, ...]
     type: pa.DataType
@@ -92,7 +92,7 @@ class Either:
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A union of several types. Its value is rescued as a struct with a part for each type, and only one of these parts
-    has a value. The branch `None` stands for null."""
+    has a value. In `branches`, None stands for null."""
 
     branches: tuple[tuple[str, Node] | None, ...]
     type: pa.DataType
@@ -133,7 +133,7 @@ class Again:
 
     @property
     def type(self) -> pa.DataType:
-        """A struct with one string, under a name that no field can have."""
+        """A struct with a single string field, whose name no field of a schema can have."""
         return pa.struct([pa.field(JSON, pa.string())])
 
 

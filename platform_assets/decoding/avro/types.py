@@ -32,7 +32,7 @@ more than the underlying type."""
 INSTANTS: Final[Mapping[str, int]] = MappingProxyType(
     {"timestamp-millis": 1_000_000, "timestamp-micros": 1_000, "timestamp-nanos": 1}
 )
-"""Nanoseconds per unit of the logical types for instants."""
+"""For each logical type of an instant, the number of nanoseconds in one unit."""
 
 
 class BadSchema(Exception):
@@ -272,8 +272,8 @@ class _Parser:
 
 
 def _logical(document: Mapping[str, Any], kind: str, size: int) -> Logical | None:
-    """Return the logical type, or None if it is invalid or not in the specification; readers must ignore such logical
-    types."""
+    """Return the logical type, or None if the logical type is invalid or not in the specification. Readers must ignore
+    such logical types."""
     name = document.get("logicalType")
     if not isinstance(name, str):
         return None

@@ -13,7 +13,7 @@ from platform_assets.decoding.json.exact import columns_of, decode_rows
 
 @dataclass(frozen=True, slots=True)
 class JsonDecoder:
-    """Decodes JSON objects, whose `dialect.fields` become columns."""
+    """Decodes JSON objects. The fields in `dialect.fields` become columns."""
 
     dialect: Dialect
 

@@ -98,8 +98,8 @@ def _opened(text: str, at: int) -> tuple[int, bool]:
 
 
 def _behind(text: str, at: int) -> tuple[int, bool]:
-    """Return the start of the part after the part that ends at `at`, and False. After the last part, return the end of
-    the object or array, and True."""
+    """Return the start of the part that follows the part ending at `at`, and False. After the last part, return the end
+    of the object or array, and True."""
     found = _BEHIND.match(text, at)
     assert found is not None, "the text is JSON"
     return (found.end(), False) if found[1] == "," else (found.end(1), True)
@@ -193,8 +193,8 @@ def _of_a_registry(value: bytes) -> str:
 
 
 def _judge_depth(text: str, most: int) -> None:
-    """Raise DecodeFault if an object or array is nested too deeply. If an earlier part of the text is malformed, report
-    that part instead."""
+    """Raise DecodeFault if an object or array is nested too deeply. If an earlier part of the text is malformed, the
+    error reports that part instead."""
     if text.count("[") + text.count("{") <= most:
         return
     depth = 0

@@ -87,7 +87,7 @@ class Program:
 
     @property
     def padding(self) -> int:
-        """Number of bytes that may be read past the end of the data."""
+        """Number of bytes that must be readable past the end of the data."""
         return (
             PADDING
             + max((program.padding for program in (*self.inner.values(), *self.keys.values())), default=0)
@@ -195,8 +195,8 @@ class DecodedBlock:
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Values `data[starts[i]:ends[i]]`; a value is null if its start is NULL. Some bytes of `data` after the last value
-    are readable too."""
+    """Values `data[starts[i]:ends[i]]`; a value is null if its start is NULL. A few bytes of `data` past the last value
+    must be readable."""
 
     data: Bytes
     starts: Ints

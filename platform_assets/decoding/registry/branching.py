@@ -21,7 +21,7 @@ _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 _SAME_PART: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
 _ONE_OF_THEM: Final = ("properties", "prefixItems")
-"""Keywords with several rules, of which at most one applies to a part of a value."""
+"""Keywords that contain several rules. At most one of these rules applies to a part of a value."""
 _EACH: Final = (
     "patternProperties", "additionalProperties", "items", "additionalItems", "contains", "propertyNames", "unevaluatedItems",
     "unevaluatedProperties",

@@ -67,7 +67,7 @@ def _canonical(text: str) -> str:
 
 
 class UnknownId(Exception):
-    """Raised if the registry has no schema for an id, or if the registry was not queried. `reason` says why."""
+    """Raised if the registry has no schema for an id, or if the registry was not queried. `reason` states the reason."""
 
     def __init__(self, number: int | str, reason: str = "the registry does not have this schema") -> None:
         self.number = number

@@ -31,7 +31,7 @@ MOST_BYTES: Final = 4 << 20
 MOST_REFERENCES: Final = 100
 """Maximum number of references in one schema, including indirect references."""
 ANSWER_SECONDS: Final = 20.0
-"""Time limit in seconds for one complete response, even if it arrives slowly."""
+"""Time limit in seconds for one complete response. The limit applies even if the response arrives slowly."""
 TRIES: Final = 5
 UNKNOWN_SCHEMA: Final = 40403
 UNKNOWN_SUBJECT_VERSION: Final = (40401, 40402, UNKNOWN_SCHEMA)
@@ -59,7 +59,7 @@ task."""
 
 
 class _Again(Exception):
-    """Raised for a failure that may be temporary."""
+    """Raised for a failure that might be temporary."""
 
 
 class RegistryClient:

@@ -68,7 +68,7 @@ class RegistrySettings:
 
     @property
     def digest(self) -> str:
-        """Name that stands for the registry in paths."""
+        """Name that identifies the registry in paths."""
         return hashlib.sha256(self.url.encode()).hexdigest()[:16]
 
     def __reduce__(self) -> NoReturn:

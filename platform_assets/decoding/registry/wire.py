@@ -210,8 +210,8 @@ def apicurio_rows(headers: pa.ListArray, side: Side) -> npt.NDArray[np.bool_]:
 
 
 def last_header(headers: pa.ListArray, name: bytes) -> pa.BinaryArray:
-    """Return, for each record, the value of the last header with that name, like Kafka's `lastHeader`. The result is
-    null if the record has no such header or if the header's value is null."""
+    """Return, for each record, the value of the last header with the name `name`, like Kafka's `lastHeader`. The result
+    is null if the record has no such header or if the header's value is null."""
     entries = headers.values
     edges = headers.offsets.to_numpy().astype(np.int64)
     keys = entries.field("key").cast(pa.binary())

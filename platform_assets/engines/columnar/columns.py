@@ -217,8 +217,8 @@ def wanted(batches: Batches, aborted: Sequence[tuple[int, int]], piece: Piece) -
 def timestamps(
     batches: Batches, some: Longs, piece: Piece, unpack_buffer: UnpackBuffer
 ) -> Iterator[tuple[Longs, Longs]]:
-    """Yield the offsets and timestamps (ms) of the records in the batches `some`, but only of records that are in
-    `piece`. Raises Damage and TooLarge."""
+    """Yield the offsets and timestamps (ms) of the records in the batches with the indices `some`. Records outside of
+    `piece` are omitted. Raises Damage and TooLarge."""
     for block in _blocks(batches, some, piece, unpack_buffer):
         yield block.offsets, block.timestamps
 
@@ -231,7 +231,7 @@ def _blocks(batches: Batches, some: Longs, piece: Piece, unpack_buffer: UnpackBu
 
 
 def _bodies(batches: Batches, some: Longs, unpack_buffer: UnpackBuffer) -> Iterator[_Bodies]:
-    """Yield the bodies of the batches `some`, in order. Uncompressed bodies are not copied.
+    """Yield the bodies of the batches with the indices `some`, in order. Uncompressed bodies are not copied.
 
     Compressed bodies are unpacked into `unpack_buffer`. They stay there until the next bodies are requested.
     """
@@ -264,7 +264,7 @@ def _bodies(batches: Batches, some: Longs, unpack_buffer: UnpackBuffer) -> Itera
 
 
 class _Block:
-    """The records of some batches, as the position and size of each part of each record."""
+    """The records of several batches. For each part of a record, its position and its size are stored."""
 
     def __init__(self, batches: Batches, bodies: _Bodies, piece: Piece) -> None:
         heads = batches.headers[bodies.batches]

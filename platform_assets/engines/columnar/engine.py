@@ -122,8 +122,7 @@ FETCH_BYTES: Final = 8 << 20
 class ColumnarEngine:
     """Loads windows into `lake`. `settings` and `session` are called when their results are first needed.
 
-    Jobs are sent to the `shared` session if there is such a session. Tables are read in the session that `session`
-    returns.
+    Jobs are sent to the `shared` session unless it is None. Tables are read in the session that `session` returns.
     """
 
     lake: Lake

@@ -168,7 +168,7 @@ def window_frame(spark: SparkSession, table: Folder, key: str, version: int) -> 
 
 
 def windows_frame(spark: SparkSession, table: Folder, keys: Sequence[str], version: int) -> DataFrame:
-    """Return the rows of some windows from one version of the table."""
+    """Return the rows of several windows from one version of the table."""
     from pyspark.sql import functions as F
 
     frame = spark.read.format("delta").option("versionAsOf", version).load(table.spark_path)

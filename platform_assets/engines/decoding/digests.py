@@ -119,8 +119,8 @@ class _Tree:
         node[5] = len(self._nodes)
 
     def finished(self) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
-        """Return the memory from the start of the lowest buffer on, and the nodes, whose positions are relative to that
-        start."""
+        """Return the memory that starts at the lowest buffer, and the nodes. The positions in the nodes are relative to
+        the start of that buffer."""
         nodes = np.array(self._nodes, np.int64)
         lowest = min(self._buffers, key=lambda buffer: buffer.address)
         for number, at, address in self._places:

@@ -118,8 +118,8 @@ class DecodedFiles:
 class DecodeEngine:
     """Decodes windows of `lake`. `session` is called when its result is first needed.
 
-    Jobs are sent to the `shared` session if there is such a session. Tables are read in the session that `session`
-    returns. `environ` contains the settings of a schema registry.
+    Jobs are sent to the `shared` session unless it is None. Tables are read in the session that `session` returns.
+    `environ` contains the settings of a schema registry.
     """
 
     lake: Lake
@@ -133,7 +133,7 @@ class DecodeEngine:
         possible.
 
         Raises FilesLostError for files of the raw table, DecodingUnsupportedError, WorkerLostError, the errors that
-        decoders raise, and others.
+        decoders raise, and other errors.
         """
         raw = self.lake.table(TableRef.raw(order.topic))
         pieces = self._pieces(order, holdings.files_of(raw, order.window, order.version))

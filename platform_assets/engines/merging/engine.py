@@ -24,8 +24,8 @@ _TASK: Final = "platform_assets.engines.merging.task"
 
 @dataclass(frozen=True)
 class MergeEngine:
-    """Merges files. Jobs are sent to the `shared` session if there is such a session, or else to the session that
-    `session` returns. If both are None, this process does the work and sends no job."""
+    """Merges files. Jobs are sent to the `shared` session or, if `shared` is None, to the session that `session`
+    returns. If both are None, this process does the work and sends no job."""
 
     session: Callable[[], SparkSession] | None = None
     shared: SharedSession | None = None

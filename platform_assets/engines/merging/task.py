@@ -147,8 +147,8 @@ def _opened(source: pa.NativeFile, work: Work) -> pq.ParquetFile:
 
 
 def _write(files: Files, name: str, rows: Iterator[pa.RecordBatch], work: Work, most: int) -> bool:
-    """Write rows to a new file, in row groups of some megabytes, until the file has `most` bytes. Return False if there
-    are no rows."""
+    """Write rows to a new file, in row groups of several megabytes, until the file has `most` bytes. Return False if
+    there are no rows."""
     first = _row_group(rows)
     if not first:
         return False

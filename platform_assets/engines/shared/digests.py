@@ -72,7 +72,7 @@ def _micros(array: pa.Array) -> pa.Array:
 
 
 def _validity(array: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return the validity bitmap from the array's own first bit on. The bitmap is empty if there are no nulls."""
+    """Return the validity bitmap, starting with the array's own first bit. The bitmap is empty if there are no nulls."""
     if not array.null_count:
         return _NOTHING
     if array.offset % 8 == 0:

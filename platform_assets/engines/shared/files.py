@@ -45,7 +45,7 @@ _SAMPLE_ROWS: Final = _SAMPLE_BYTES // 8
 _LENGTH_BYTES: Final = 4
 _BATCH_BYTES: Final = 1 << 20
 """Bytes that Parquet's writer encodes at a time. This is about the size of a page, because the writer closes pages only
-between two such batches."""
+between two batches of this size."""
 _FEWEST_ROWS: Final = 1 << 10
 """Number of rows that pyarrow encodes at a time by default."""
 _MOST_ROWS: Final = 1 << 14

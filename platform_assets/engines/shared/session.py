@@ -195,9 +195,9 @@ def without_token(text: str) -> str:
 # with.
 
 _ENDED: Final = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND", "NO_ACTIVE_SESSION")
-"""Error codes which mean that a session has ended. A server returns them for a session that was idle for too long (the
-server then refuses the session's id), or that belonged to another server. In the second case, pyspark raises its own
-error afterwards, which is the last code."""
+"""Error codes for a session that has ended. A server returns an error if the session was idle for too long (the server
+then refuses the session's id), or if the session belonged to another server. In the second case, pyspark later raises
+its own error."""
 _MOST_REFUSED: Final = 1_000
 """Number of closed session ids that a server remembers by default."""
 

@@ -48,12 +48,13 @@ _tasks = 0
 
 
 def begin_task() -> None:
-    """Prevent work that Spark's worker does between two tasks, which takes 0.1 s of processor time (Spark 4.0.5).
+    """Prevent unnecessary work of Spark's worker between two tasks. This work takes 0.1 s of processor time (Spark
+    4.0.5).
 
     The worker clears the caches of Python's importer. The importer then lists the thousands of files in Spark's jar
     again, although the jar contains no Python code. This function therefore removes the jar from the import path. The
-    worker also collects garbage among all objects. Therefore, modules and compiled code that have outlived the first
-    task are excluded from garbage collection from then on.
+    worker also collects garbage among all objects. This function therefore excludes modules and compiled code that have
+    outlived the first task from garbage collection.
     """
     global _tasks
     _tasks += 1

@@ -73,8 +73,8 @@ def test_columns_that_the_codec_does_not_shrink_have_none(blocks: list[pa.Record
 
 
 def numbers(bits: int, rows: int, repeated: int = 1) -> list[int]:
-    """Return random numbers with that many bits, generated from a fixed seed. They consist of `repeated` copies of the
-    same sequence."""
+    """Return random numbers of `bits` bits, generated from a fixed seed. They consist of `repeated` copies of the same
+    sequence."""
     found = random.Random(SEED).choices(range(1 << bits), k=rows // repeated)
     return found * repeated
 
