@@ -1,4 +1,5 @@
-"""Decoding of a block one value at a time, for every format. The decoding function handles a single value."""
+"""Decoding of a block one value at a time, for every format. Each format supplies a function that decodes a single
+value."""
 
 from __future__ import annotations
 

@@ -131,8 +131,8 @@ def decode_each(fields: pa.Schema, decode: Callable[..., Decoded], values: pa.Ar
     """Decode a block with `decode`, which turns `values` into `fields`. Each of `others` has one row for each value.
 
     If `decode` raises an unexpected error for a value, the value becomes a dead letter with the reason `failed`. Errors
-    that do not depend on a value are raised: errors that a null also causes, and errors of the platform, the operating
-    system or a missing module.
+    that do not depend on a value are not caught: errors that a null also causes, and errors of the platform, the
+    operating system or a missing module.
     """
     block = [values, *others]
     found = _attempted(decode, block)

@@ -39,7 +39,7 @@ _MOST_PARTS: Final = 40
 _MOST_CHARACTERS: Final = 1000
 """Maximum number of characters that are compared at the start of a line, and at the end of the line."""
 _ONE_TEXT: Final = pa.array([""])
-"""A column with one line, because Arrow compiles an expression only if there is something to match."""
+"""A column with one line. It is needed because Arrow compiles an expression only if there is something to match."""
 _PART: Final = re.compile(
     r"""(?: \\Q.*?(?:\\E|$) | \\[pP]\{\^?\w+\} | \\[pP]. | \\x\{[0-9A-Fa-f]+\} | \\x[0-9A-Fa-f]{2} | \\.
           | \[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\] | (?P<group>\() | . )""",
@@ -151,8 +151,8 @@ def _solid(parts: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _fitting(lines: pa.StringArray, parts: Sequence[str], *, from_end: bool = False) -> np.ndarray[Any, Any]:
-    """Return the number of parts that each line fits, counted from the first part forwards or from the last part
-    backwards."""
+    """Return the number of parts that each line fits, counted forwards from the first part, or backwards from the last
+    part."""
     numbers = np.zeros(len(lines), np.int64)
     rows = np.arange(len(lines))
     for number in range(1, len(parts) + 1):

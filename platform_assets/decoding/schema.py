@@ -1,7 +1,7 @@
 """Declared columns: conversion between Spark DDL and Arrow, and conversion of a subset of JSON Schema to Arrow. Pure.
 
-This module has its own parser, because types that are not in docs/json-dialect.md must be refused with their position.
-A general SQL parser accepts nearly any word as a type.
+This module has its own parser, which refuses types that are not in docs/json-dialect.md and shows their position. A
+general SQL parser accepts nearly any word as a type.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Each decision of an operator is one commit, or a sequence of writes that can end
 |---|---|---|
 | accept-loss, not loaded | decision; one acceptance per cause | the load reports the remaining causes |
 | accept-loss, lost for good | decision; the window's commit; acceptance; receipt | accept-loss again |
-| accept-generation | decision with all effects; cut, unless another came first; acceptances | no effect before the cut; then the tick |
+| accept-generation | decision with all effects; cut, unless another came first; acceptances | after the cut: the tick |
 | accept-cluster | decision with all effects; cut; acceptances; moved windows' commits; receipts | as for accept-generation |
 | park, unpark | one row | nothing, or done |
 | erase | decisions; acceptances; fences; commits; receipts; replays; logs; `erased` | loads apply it; erase again |

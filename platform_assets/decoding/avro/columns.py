@@ -82,8 +82,8 @@ def logical_type(logical: Logical, place: str) -> pa.DataType | None:
 
 
 def nullable(schema: AvroType, place: str) -> tuple[AvroType, bool]:
-    """Return the type other than null, and True if null is allowed too. Raises BadSchema for any union that is not of
-    one type and null."""
+    """Return the type other than null, and True if null is allowed too. Raises BadSchema unless there is exactly one
+    such type."""
     if not isinstance(schema, Union):
         return schema, False
     others = [branch for branch in schema.branches if branch != Plain("null")]

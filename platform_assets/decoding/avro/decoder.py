@@ -1,4 +1,4 @@
-"""Decoding of values, written with one schema, into the columns of one reader's schema."""
+"""Decoding of values that were written with one schema into the columns of a reader's schema."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ class _Reader:
 
     def structure(self, node: Struct) -> dict[str, Any]:
         """Read a record. Short numbers and strings in nullable columns are read inline, because most values consist
-        mainly of them."""
+        mainly of such parts."""
         found: dict[str, Any] = {}
         data, end = self.data, len(self.data)
         for name, part in node.parts:

@@ -71,7 +71,7 @@ class Program:
     symbols: dict[int, pa.Array] = field(default_factory=dict)
 
     def bound(self, begins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the steps for the case that the slots of each column `i` begin at `begins[i]`."""
+        """Return the steps with each column number `i` replaced by the position `begins[i]`."""
         made = self.steps.copy()
         made[:, 1] = begins[made[:, 1]]
         return made.reshape(-1)

@@ -52,7 +52,7 @@ class Choice:
 
     @property
     def type(self) -> pa.DataType:
-        """The string type, because symbols are read as strings."""
+        """The string type. Symbols are read as strings."""
         return pa.string()
 
 
@@ -133,7 +133,7 @@ class Again:
 
     @property
     def type(self) -> pa.DataType:
-        """A struct with a single string field, whose name no field of a schema can have."""
+        """A struct type with a single string field. No field of a schema can have the name of this field."""
         return pa.struct([pa.field(JSON, pa.string())])
 
 
@@ -171,5 +171,5 @@ def least_size(node: Node | Refused | None) -> int:
 
 
 def struct_type(parts: list[tuple[str, Node]]) -> pa.DataType:
-    """Return a struct type with those parts that have a type."""
+    """Return a struct type that contains the parts that have a type."""
     return pa.struct([pa.field(name, part.type) for name, part in parts if part.type is not None])

@@ -345,8 +345,8 @@ def _branch_name(of: AvroType) -> str:
 
 
 def _same_name(writer: Record | Enum | Fixed, reader: Record | Enum | Fixed) -> bool:
-    """Return True if the writer's unqualified name equals that of the reader, as the specification requires, or that of
-    one of the reader's aliases."""
+    """Compare unqualified names, as the specification requires. Return True if the writer's name equals the reader's
+    name or one of the reader's aliases."""
     return _unqualified(writer.name) in map(_unqualified, (reader.name, *reader.aliases))
 
 

@@ -184,7 +184,7 @@ def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | Non
 
 
 def _of_a_registry(value: bytes) -> str:
-    """Return a hint if the value is JSON after a registry's header with a schema id."""
+    """Return a hint if the value is JSON that follows a registry's header with a schema id."""
     if value[:1] != b"\0" or value[5:6] not in (b"{", b" ", b"\n", b"\t", b"\r"):
         return ""
     return (
