@@ -9,5 +9,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _others_keep_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait for the disk to finish writes of other processes, because that is not part of these tests."""
+    """Do not wait until other processes' writes are on disk, because these tests do not depend on them."""
     monkeypatch.setattr(os, "sync", lambda: None)

@@ -32,7 +32,8 @@ ALL = ("ledger", "table", "dagster")
 
 @dataclass
 class AtWork:
-    """A topic with a producer. The daemon's ticks and runs seal and load it, and Dagster's home is on disk."""
+    """A topic with a producer. Ticks and runs like those of Dagster's daemon seal and load the topic, and Dagster's
+    home is on disk."""
 
     lk: TopicLake
     shell: Shell
@@ -60,11 +61,11 @@ class AtWork:
 
     @property
     def cursor(self) -> Path:
-        """Return the file for the state that Dagster's daemon would keep in its schedule storage."""
+        """Return the path of the file that stands for the state in the daemon's schedule storage."""
         return self.home / "cursor"
 
     def next_window(self, daemon: Daemon, count: int = 20) -> None:
-        """Produce records, let a minute pass on the clock of the ticks, and evaluate a tick."""
+        """Produce records, advance the clock of the ticks by a minute, and evaluate a tick."""
         self.lk.send(numbered(count, stem=f"{self.lk.closed:%H%M}-"))
         self.lk.close_window()
         daemon.now = self.lk.closed

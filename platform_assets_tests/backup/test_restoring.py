@@ -1,4 +1,5 @@
-"""Restoring: lost data returns as it was backed up, existing data needs `--force`, and incomplete backups are refused."""
+"""Restoring: lost data returns as it was backed up, replacing existing data requires `--force`, and incomplete backups
+are refused."""
 
 from __future__ import annotations
 
@@ -95,7 +96,7 @@ def test_a_file_of_dagsters_home_that_came_later_goes_with_force(platform: Backe
 
 
 def test_windows_loaded_since_the_backup_of_a_table_are_asked_for_again(platform: BackedUp) -> None:
-    """The first window is loaded again, and two windows are new."""
+    """In the meantime, the first window is loaded again, and two new windows are added."""
     before = platform.ledger.receipts(ORDERS)
     platform.load("2026-01-01-00:00")
     platform.seal(2)
@@ -228,8 +229,8 @@ def test_the_newest_backup_of_a_folder_is_taken_or_the_one_that_is_named(platfor
 
 @pytest.mark.parametrize("inner", ["lake", "dagster"])
 def test_a_lake_in_dagsters_home_is_neither_backed_up_nor_restored_over(platform: BackedUp, inner: str) -> None:
-    """`restore --only dagster --force` once rolled the lake back too, because the lake was inside the home. The test
-    follows the remedy in the error."""
+    """In the past, `restore --only dagster --force` also rolled back the lake, because the lake was inside the home.
+    The test follows the remedy in the error."""
     backup = restoring.find(platform.destination)
     platform.seal()
     platform.load()
@@ -247,7 +248,7 @@ def test_a_lake_in_dagsters_home_is_neither_backed_up_nor_restored_over(platform
 
 
 def test_a_table_behind_a_link_is_backed_up_and_restored_as_any_other(platform: BackedUp, tmp_path: Path) -> None:
-    """Such a table was loaded and read, but was missing from backups and vacuum without any message."""
+    """In the past, such a table was loaded and read, but was missing from backups and vacuum without any message."""
     wanted, at = platform.state, platform.lake.root.path / "raw" / "orders"
     at.rename(tmp_path / "another disk")
     at.symlink_to(tmp_path / "another disk")

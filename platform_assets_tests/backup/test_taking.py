@@ -1,5 +1,5 @@
-"""Each backup is complete and consistent at one point in time, regardless of what is loaded in the meantime. An
-unfinished backup is not a backup."""
+"""Each backup is complete, and consistent as of one moment, whatever is loaded while it is taken. An unfinished backup
+does not count as a backup."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from testbed.loads import table_rows
 
 @pytest.fixture
 def platform(tmp_path: Path) -> BackedUp:
-    """Return a lake with three windows, all of them loaded. Dagster has a record of the first."""
+    """Return a lake with three loaded windows. Dagster has a record of the first window."""
     made = BackedUp(tmp_path)
     made.seal(3)
     made.load()
@@ -73,8 +73,8 @@ def test_a_file_of_the_backup_before_that_was_cut_off_is_copied_again(platform: 
 
 
 def test_backups_that_are_taken_while_windows_are_sealed_and_loaded_are_of_one_moment(platform: BackedUp) -> None:
-    """Each receipt has its rows, and each row has its cut. A load in progress is a window without a receipt, which is
-    loaded again."""
+    """In the backup, each receipt has its rows, and each row has its cut. If a load was in progress, its window has no
+    receipt, so it is loaded again."""
     stop, loaded = threading.Event(), threading.Event()
 
     def load_on() -> None:
@@ -244,7 +244,7 @@ def test_what_is_none_of_the_platforms_is_left_out_and_named(platform: BackedUp)
 
 
 def test_a_database_is_copied_as_of_one_moment_while_it_is_written_to(platform: BackedUp) -> None:
-    """Pairs of rows written in one transaction are either both in the copy or both missing."""
+    """Two rows that were written in one transaction are either both in the copy or both missing."""
     stop, begun = threading.Event(), threading.Event()
 
     def write() -> None:

@@ -1,4 +1,5 @@
-"""Each named anomaly is seeded in a real table, and exactly the checks that should find it report it with its offsets.
+"""Each named anomaly is introduced into a real table, and exactly the checks that should find it report it with its
+offsets.
 
 One table is loaded once and copied for each case. It has three windows of a topic with two partitions. The second
 window has transactions, so its offsets have holes.
@@ -49,10 +50,10 @@ Found = set[tuple[str, str, int | None, tuple[tuple[int, int], ...]]]
 def loaded(
     broker: Broker, connection: Callable[[], SparkSession], tmp_path_factory: pytest.TempPathFactory
 ) -> TopicLake:
-    """Return the sound table. Partition 0 has [0, 20), [20, 27) and [27, 37); partition 1 has [0, 20), [20, 20) and
-    [20, 30).
+    """Return the sound table. The windows of partition 0 have the offsets [0, 20), [20, 27) and [27, 37); those of
+    partition 1 have [0, 20), [20, 20) and [20, 30).
 
-    In the second window, partition 0 has records at 20, 21, 22, a commit marker, aborted records at 24 and 25, and
+    In the second window, partition 0 has records at 20, 21 and 22, a commit marker, aborted records at 24 and 25, and
     an abort marker.
     """
     from confluent_kafka.admin import NewTopic
@@ -73,7 +74,7 @@ def loaded(
 
 @dataclass
 class Case:
-    """Copy of the table with its ledger and the orchestrator's records."""
+    """A copy of the table, with its ledger and the orchestrator's records."""
 
     lake: TopicLake
     instance: dg.DagsterInstance
@@ -104,7 +105,7 @@ class Case:
         )
 
     def evaluate(self) -> dict[str, list[Finding]]:
-        """Return the findings by check name."""
+        """Return the findings, by check name."""
         found: dict[str, list[Finding]] = {}
         for check in (*CHECKS.values(), DEEP_AUDIT):
             evaluation = Evaluation(
@@ -199,7 +200,7 @@ def altered_in_place(case: Case) -> None:
 
 
 def topic_id_altered_in_place(case: Case) -> None:
-    """Change one byte of a column that no digest covers. The checksum of the Parquet page shows the change."""
+    """Change one byte of a column that no digest covers. The checksum of the Parquet page reveals the change."""
     path, ids = page_of(case, "topic_id")
     at = path.read_bytes().index(
         case.lake.ledger.receipts(case.lake.declaration.raw_table)[LAST].topic_id.encode(), ids.dictionary_page_offset
@@ -209,7 +210,7 @@ def topic_id_altered_in_place(case: Case) -> None:
 
 
 def page_of(case: Case, column: str) -> tuple[Path, Any]:
-    """Return a file of the last window, and the position of this column in the file."""
+    """Return a file of the last window, and the position of this column's data in the file."""
     path = case.files(LAST)[0]
     columns = pq.ParquetFile(path).metadata.row_group(0)
     (found,) = (c for c in map(columns.column, range(columns.num_columns)) if c.path_in_schema == column)
@@ -232,14 +233,14 @@ def ledger_behind(case: Case) -> None:
 
 
 def ledger_ahead(case: Case) -> None:
-    """Add a receipt to the ledger for a load that the table never had."""
+    """Add a receipt to the ledger for a load that the table does not have."""
     receipt = case.lake.ledger.receipts(case.lake.declaration.raw_table)[DENSE]
     forged = replace(receipt, load_id="f" * 36, table_version=case.lake.version() + 7)
     case.lake.ledger.record_receipts([forged])
 
 
 def edited_digest(case: Case) -> None:
-    """Edit the ledger so that the receipt of a dense window has other offsets, but the same number of offsets."""
+    """Edit the ledger so that the receipt of a dense window has different offsets, but the same number of offsets."""
     receipt = case.lake.ledger.receipts(case.lake.declaration.raw_table)[DENSE]
     case.lake.ledger.record_receipts([replace(receipt, offsets_digest=receipt.offsets_digest + 1)])
 
@@ -251,7 +252,7 @@ def edited_digest_of_an_open_window(case: Case) -> None:
 
 
 def dropped_commit(case: Case) -> None:
-    """Remove the newest commit of the table, as if its folder had been restored from a backup."""
+    """Remove the newest commit of the table, as if the table's folder had been restored from a backup."""
     newest = max((case.lake.table / "_delta_log").glob("*.json"))
     added = [json.loads(line) for line in newest.read_text().splitlines()]
     assert any("add" in action for action in added)
@@ -384,7 +385,7 @@ def test_anomaly_is_found_by_its_checks_and_by_no_other(
     ],
 )  # fmt: skip
 def test_loading_the_windows_again_mends_it(case: Case, seed: Callable[[Case], None]) -> None:
-    """The remedy in the message works, and afterwards every digest equals the one that was recorded first."""
+    """The remedy in the message works: after it, every digest equals the digest that was recorded first."""
     first = case.lake.ledger.receipts(case.lake.declaration.raw_table)
     seed(case)
     windows = {f.window for findings in case.evaluate().values() for f in findings}

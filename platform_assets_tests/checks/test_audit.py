@@ -1,4 +1,4 @@
-"""`platform-assets audit`: outcome, exit code, spans, JSON and terminal output, without a broker and Spark."""
+"""`platform-assets audit`: outcome, exit code, spans, JSON and terminal output, without a broker or Spark."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lake(seeded: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """Return a copy of a seeded lake."""
+    """Return a copy of a lake that contains anomalies."""
     return lambda name: Path(shutil.copytree(seeded / name, tmp_path / "lake"))
 
 

@@ -1,4 +1,4 @@
-"""The other engine confirms a load, or a finding reports that the two disagree."""
+"""The other engine confirms a load, or a finding reports that the two engines disagree."""
 
 from __future__ import annotations
 

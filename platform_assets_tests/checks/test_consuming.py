@@ -1,4 +1,5 @@
-"""Rows are compared with those that a plain consumer reads. For each kind of difference, the finding lists the offsets."""
+"""The rows of a table are compared with the records that a plain consumer reads. For each kind of difference, the
+finding lists the offsets."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def lk(broker: Broker, topic: TopicMaker, tmp_path: Path) -> TopicLake:
 
 
 def load(lk: TopicLake, key: str, changed: Callable[[list[Kept]], list[Kept]] = list) -> None:
-    """Load the window with records that differ slightly from those of the topic."""
+    """Load the window with records that differ slightly from those in the topic."""
     records = [
         Kept(r.partition, r.offset, r.key, r.value, datetime.fromtimestamp(r.timestamp / 1000, UTC))
         for r in lk.committed()

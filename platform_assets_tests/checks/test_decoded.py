@@ -1,5 +1,5 @@
-"""The check and the audit of decoded tables. Maintenance by other programs is not reported as damage, and damage is
-named."""
+"""The check and the audit of decoded tables. They do not report maintenance by other programs as damage, and they
+report what is damaged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BAD = [b"broken", b'{"id": "x"}']
 
 @pytest.fixture
 def topic(tmp_path: Path) -> DecodedTopic:
-    """Return a topic with three windows. The first window has several files in each of the two tables."""
+    """Return a topic with three windows. In each of the two tables, the first window has several files."""
     made = DecodedTopic(tmp_path, TOPIC)
     made.partitions, made.records_per_file = 2, 1
     made.load([*(order(n) for n in range(8)), *BAD], [order(9), b"broken"], [order(10)])
@@ -64,7 +64,7 @@ def conserved(topic: DecodedTopic, budget: float = checks.BUDGET) -> CheckResult
 
 
 def compact(topic: DecodedTopic, kind: str = "decoded") -> None:
-    """Rewrite small files as larger ones with the same rows, as a maintenance job would."""
+    """Merge small files into larger files with the same rows, as a maintenance job would."""
     done = table(topic, kind).optimize.compact()
     assert done["numFilesRemoved"] > done["numFilesAdded"] > 0
 
@@ -206,8 +206,8 @@ def test_a_parked_window_is_named_as_such(tmp_path: Path) -> None:
 
 
 def rewrite(topic: DecodedTopic, change: Callable[[pa.Table], pa.Table], kind: str = "decoded") -> None:
-    """Cause damage that no log shows: replace a file of the third window, or of the dead letters, by another file with
-    the same name and size."""
+    """Cause damage that no log shows: replace a file of the third window, or of the dead letters, with a different file
+    that has the same name and size."""
     folder = topic.lake.table(next(t for t in topic.declaration.tables if t.kind == kind))
     (name,) = holdings.files_of(folder, topic.windows[2 if kind == "decoded" else 1].key).paths
     path = folder.path / unquote(name)
@@ -253,8 +253,8 @@ def test_file_that_is_gone_is_found_by_reading(topic: DecodedTopic) -> None:
 def test_rows_that_the_raw_window_gives_no_more_are_found_by_decoding(
     topic: DecodedTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tables and receipts agree, but a decoder that has a defect, or another version of the decoder, decodes the same
-    values differently."""
+    """Tables and receipts agree, but the values are now decoded differently, by a decoder that has a defect or by
+    another version of the decoder."""
     decode = RowMaker.rows
 
     def otherwise(*given: Any) -> Any:
@@ -317,7 +317,8 @@ def test_bounded_audit_says_what_it_left(topic: DecodedTopic) -> None:
 def test_spark_itself_reads_what_was_compacted_and_decodes_raw_rows_again(
     topic: DecodedTopic, connection: Callable[[], SparkSession]
 ) -> None:
-    """Spark's implementation of the digests is independent of the one that computed the digests in the receipts."""
+    """Spark's implementation of the digests is independent of the implementation that computed the digests in the
+    receipts."""
     compact(topic)
     compact(topic, "dead_letters")
     session = functools.cache(connection)

@@ -1,4 +1,4 @@
-"""The list of load engines, which is defined in only one place."""
+"""The list of load engines is defined in only one place."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Windows with holes, compared with a real broker after its log has moved on. Some holes can then be explained, and
-others are unknown."""
+"""Windows with holes, compared with a real broker after its log has moved on. By that time, some holes can be
+explained, and others cannot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Lost = Mapping[int, Sequence[OffsetRange]]
 
 @pytest.fixture
 def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> Callable[..., TopicLake]:
-    """Make topics with separate lakes, into which tests put rows without Spark."""
+    """Make topics with separate lakes, into which tests put rows without using Spark."""
 
     def make(config: Mapping[str, str] | None = None) -> TopicLake:
         return TopicLake(broker.bootstrap, topic(config=config), tmp_path / "lake", answers.nothing_answers)
@@ -43,7 +43,7 @@ def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> Callable[..., Top
 
 
 def sealed(lk: TopicLake, *, aborted: bool = True) -> SealedWindow:
-    """Seal a window with the records [0, 10), and with two aborted records and their marker, [10, 13)."""
+    """Seal a window that contains the records [0, 10), and then two aborted records and their marker, [10, 13)."""
     lk.send(Record(b"v%d" % n, b"k") for n in range(10))
     if aborted:
         lk.abort([Record(b"x", b"a"), Record(b"y", b"a")])
@@ -86,7 +86,7 @@ def named(check_result: CheckResult) -> list[tuple[str, tuple[OffsetRange, ...]]
 
 
 def test_an_accepted_loss_is_a_hole_of_its_own_kind(lake: Callable[..., TopicLake]) -> None:
-    """Kafka still has the records that were accepted as lost, for example if the reader cannot represent their
+    """Kafka still has the records that were accepted as lost. For example, the reader may be unable to represent their
     timestamps."""
     lk = lake()
     window = sealed(lk)
@@ -113,7 +113,7 @@ def test_a_loss_beyond_the_accepted_one_is_named(lake: Callable[..., TopicLake])
 
 
 def test_a_row_within_an_accepted_loss_is_a_row_as_before(lake: Callable[..., TopicLake]) -> None:
-    """The loss was accepted for a window that was loaded."""
+    """The loss was accepted for a window that had been loaded."""
     lk = lake()
     window = sealed(lk)
     load(lk, window)
@@ -153,7 +153,7 @@ def test_rows_whose_records_have_expired_since_the_load_are_no_anomaly(
 def test_holes_that_expired_before_anybody_asked_are_not_explained(
     lake: Callable[..., TopicLake], broker: Broker
 ) -> None:
-    """The missing offsets may have been markers, aborted records, or records that the load has lost."""
+    """The missing offsets may have been markers, aborted records, or records that the load lost."""
     lk = lake()
     window = sealed(lk)
     load(lk, window)
@@ -220,8 +220,8 @@ def configure(broker: Broker, lk: TopicLake, name: str, value: str) -> None:
 
 
 def compact(broker: Broker, lk: TopicLake, kept: Sequence[int] = ()) -> None:
-    """Let the log cleaner remove all records except the newest record of each key. Of the first ten records, only those
-    in `kept` are left."""
+    """Let the log cleaner remove all records except for the newest record of each key. Of the first ten records, only
+    those in `kept` remain."""
     configure(broker, lk, "min.compaction.lag.ms", "0")
     # A newer segment, since the active one is never compacted.
     lk.send([Record(b"new", b"k")])

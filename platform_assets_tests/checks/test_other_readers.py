@@ -1,4 +1,4 @@
-"""A reader that shares no code with the decoder finds a wrong value on which all digests agree."""
+"""A reader that shares no code with the decoder finds a wrong value that no digest reveals."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ NOW = datetime(2026, 1, 3, tzinfo=UTC)
 
 
 def row_of(spec: FormatSpec, value: bytes) -> tuple[pa.Schema, dict[str, Any]]:
-    """Decode one value. Return the schema and the row."""
+    """Decode one value; return the schema and the row."""
     of = decoder_of(spec)
     found = of.decode(pa.array([value], pa.binary()))
     assert found.dead.num_rows == 0
@@ -111,7 +111,7 @@ WRONG_DATUM: dict[str, Any] = {
 
 
 def test_each_column_of_avro_that_differs_is_named() -> None:
-    """The times are after the year 9999, and the decimal has more digits than Python's default context."""
+    """The times are after the year 9999, and the decimal has more digits than Python's default context allows."""
     value = written(_without_logical_times(AVRO_SCHEMA), DATUM)
     fields, row = row_of(AVRO, value)
     assert difference(AVRO, fields, value, row) is None
@@ -336,7 +336,7 @@ def audited(topic: DecodedTopic) -> Audit:
 def test_the_deep_audit_finds_a_value_that_decoding_again_gives_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Digests and audits once agreed on this defect: doubles of 2^64 became 0.0."""
+    """In the past, digests and audits agreed in spite of this defect: doubles of 2^64 became 0.0."""
     decode = JsonDecoder.decode
 
     def wrong(self: JsonDecoder, values: pa.BinaryArray) -> Decoded:

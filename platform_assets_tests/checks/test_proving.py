@@ -1,4 +1,4 @@
-"""A deep audit uses as few queries as it can. For each window, it reports the outcome of the query that contained the
+"""A deep audit uses as few queries as possible. For each window, it reports the outcome of the query that contained the
 window."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Read = Callable[[Callable[[], Any], Lake, TableRef, list[str], int], dict[str, M
 
 @pytest.fixture
 def queries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
-    """Make a sound table. Return the list to which `answered` adds the windows of each query."""
+    """Make a sound table. Return the list to which `answered` appends the windows of each query."""
     tables.sound(tmp_path)
     answers.given(monkeypatch)
     return []

@@ -1,4 +1,4 @@
-"""The demo's data: its size is right, and each value agrees with its CSV row."""
+"""The demo's data: it has the right size, and each value agrees with its CSV row."""
 
 from __future__ import annotations
 

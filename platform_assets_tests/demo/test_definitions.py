@@ -1,4 +1,4 @@
-"""The demo's YAML: three topics. Their start comes from the environment and has a default."""
+"""The demo's YAML: it declares three topics, whose start comes from the environment and has a default."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ CHECKOUT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """A signal to send, and when to send it: once a line matches `counted`, a pattern with one group, and the number in
-    the group is at least `least`.
+    """A signal to send, and the condition for sending it: a line matches the pattern `counted`, and the number in the
+    pattern's only group is at least `least`.
 
     The demo reports its progress every few seconds, so it may skip any particular number.
     """

@@ -10,7 +10,7 @@ from platform_assets.demo.display import Display
 
 
 class Clock:
-    """A clock that a test moves."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""The streams on a real broker: each row is committed once, regardless of what ends the process."""
+"""The streams on a real broker: each row is committed exactly once, whatever ends the process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def delete_topics(broker: Broker) -> None:
 
 @pytest.fixture
 def client(broker: Broker) -> Iterator[ClientSettings]:
-    """Return settings for a broker without the demo's topics."""
+    """Return the settings for a broker that does not have the demo's topics."""
     delete_topics(broker)
     yield client_settings(broker.bootstrap)
     delete_topics(broker)
@@ -61,7 +61,7 @@ def send_for(former: producing.Outlet, seconds: float) -> None:
 
 
 def messages(client: ClientSettings, topic: TopicName) -> list[Any]:
-    """Return the topic's complete committed messages."""
+    """Return all committed messages in the topic, complete with keys, headers and timestamps."""
     ends = topic_log.whole_log(Cluster.connect(client), topic)
     consumer = Consumer({**client.librdkafka(), "group.id": "test", "enable.partition.eof": True})
     try:
@@ -113,7 +113,7 @@ def test_topics_keep_everything_and_have_the_partitions_that_the_demo_shows(clie
 
 @pytest.mark.broker
 def test_records_are_as_declared(client: ClientSettings) -> None:
-    """Keys, headers and timestamps of backlog and live records."""
+    """The test compares keys, headers and timestamps of backlog and live records."""
     before = milliseconds(datetime.now(UTC))
     datasets = small(ROWS)
     stream(client, datasets)
@@ -179,8 +179,8 @@ def test_a_stop_leaves_no_open_transaction(client: ClientSettings) -> None:
 
 @pytest.mark.broker
 def test_a_stop_aborts_what_the_coordinator_knows_of(client: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker may refuse to abort a transaction before the transaction's first record is in the log. Stopping the
-    demo at that moment once ended with an error."""
+    """The broker may refuse to abort a transaction before the transaction's first record is in the log. In the past,
+    stopping the demo at that moment ended with an error."""
     stop, handed, send = threading.Event(), list[int](), producing.Outlet.send
 
     def send_and_stop(self: producing.Outlet, rows: Rows, timestamps: Rows | None) -> None:
@@ -200,7 +200,7 @@ def test_a_stop_aborts_what_the_coordinator_knows_of(client: ClientSettings, mon
 
 @pytest.mark.broker
 def test_a_killed_stream_goes_on_without_doubling(client: ClientSettings, rng: random.Random) -> None:
-    """Send SIGKILL three times, in the backlog and in the live part, with a transaction open."""
+    """The test sends SIGKILL three times, during the backlog and the live part, while a transaction is open."""
     # More rows are left than the largest transaction contains.
     rows, held = 20_000, 19_000
     program = [

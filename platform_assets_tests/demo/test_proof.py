@@ -1,4 +1,4 @@
-"""The proof finds each kind of damage, seeded one kind at a time, and has no false alarms."""
+"""The proof finds each kind of damage, which is introduced one kind at a time, and raises no false alarms."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOG = TopicLog(
 
 
 def check(folder: Path, records: list[Record], log: TopicLog = LOG) -> Exactness:
-    """Write the records as a raw table in several files, and compare the table."""
+    """Write the records to a raw table in several files, and compare the table."""
     for part in range(4):
         rows = records[part::4]
         columns = {
@@ -74,7 +74,7 @@ def doubled_elsewhere(records: list[Record]) -> None:
 
 
 def swapped_for_another(records: list[Record]) -> None:
-    """Replace one row with a copy of another row, so that the counts stay the same."""
+    """Replace one row with a copy of another row. This leaves the counts unchanged."""
     partition, offset, _ = records[417]
     records[417] = (partition, offset, value(3))
 
@@ -98,7 +98,7 @@ def beyond(records: list[Record]) -> None:
 
 
 def exchanged(records: list[Record]) -> None:
-    """Exchange two rows, so that every row and every offset still occurs once."""
+    """Swap two rows. Every row and every offset still occurs once."""
     (p, o, v), (q, u, w) = records[10], records[20]
     records[10], records[20] = (p, o, w), (q, u, v)
 

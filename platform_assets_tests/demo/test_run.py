@@ -1,5 +1,5 @@
-"""The end of the demo: the exit code is 0 only if everything passed, a failure names a remedy, and the demo's services
-are stopped."""
+"""The end of the demo: the exit code is 0 only if everything passed, a failure comes with a remedy, and the demo's
+services are stopped."""
 
 from __future__ import annotations
 

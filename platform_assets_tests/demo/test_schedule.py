@@ -1,4 +1,4 @@
-"""Backlog and live rows, transactions, and missing rows. Pure."""
+"""Backlog and live rows, transactions, and missing rows. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second demo reuses the start time of the first, and two demos at the same time are refused."""
+"""A second demo uses the same start time as the first, and two demos at the same time are refused."""
 
 from __future__ import annotations
 

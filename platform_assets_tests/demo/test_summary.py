@@ -1,4 +1,4 @@
-"""The printed result: its content is right, and each kind of fault is named."""
+"""The printed result: its content is right, and it mentions each kind of fault."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The comparison with the file finds a wrong value, a lost row and an unexpected dead letter. Decoded values equal
-those of pandas."""
+"""The comparison with the file finds a wrong value, a lost row and an unexpected dead letter. The decoded values equal
+those that pandas reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from platform_assets.lake.location import Lake
 
 
 def decoded(topic: TopicName) -> pa.Table:
-    """Return all rows of a topic that can be decoded, as the demo declares them."""
+    """Return all decodable rows of a topic, with the types that the demo declares."""
     (declared,) = (d.declaration for d in judgement().declared if d.declaration.topic == topic)
     assert declared.decode is not None
     loaded = dataset.load(topic)
@@ -27,7 +27,7 @@ def decoded(topic: TopicName) -> pa.Table:
 
 
 def lake_with(root: Path, rows: pa.Table, dead: Mapping[int, str]) -> Lake:
-    """Return a lake with tables of planes."""
+    """Return a lake that contains tables for the topic `planes`."""
     values = [b'{"row":%d,' % row for row in dead]
     letters = pa.table({"value": pa.array(values, pa.binary()), "reason": pa.array(list(dead.values()), pa.string())})
     write_deltalake(root / "decoded" / "planes", rows)

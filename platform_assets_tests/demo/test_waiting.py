@@ -1,4 +1,4 @@
-"""Waiting ends exactly when everything is loaded and checked. It fails if there is no progress or if a service dies."""
+"""Waiting ends exactly when everything is loaded and checked. It fails if there is no progress, or if a service dies."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def done() -> Future[None]:
 def follow(
     views: Iterator[TopicView], streaming: Future[None], idle: float = 5.0, stalled: float = 5.0, unchecked: float = 5.0
 ) -> int:
-    """Follow one topic through these views, and count how often the views are read."""
+    """Follow one topic through `views`, and count how often views are requested."""
     looks = 0
 
     def look() -> Mapping[TopicName, TopicView]:
@@ -120,8 +120,8 @@ def test_the_streams_error_is_raised() -> None:
 
 
 def empty_windows(under_way: int) -> Iterator[TopicView]:
-    """A window without records is sealed and loaded again and again. This is not progress for a caller that waits for
-    records."""
+    """Windows without records are sealed and loaded continually. This does not count as progress while the demo waits
+    for records."""
     for count in itertools.count(3):
         table = replace(
             COMPLETE.table, lag=7, windows_sealed=count + 1, windows_loaded=count, newest_window_age_seconds=count / 10

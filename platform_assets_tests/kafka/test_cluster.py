@@ -1,4 +1,4 @@
-"""Answers from a real broker about its topics, and calls that no broker answers."""
+"""A real broker's answers about its topics, and calls that no broker answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T0 = 1_767_225_600_000
 AGES = 60
-"""A time limit in seconds that calls with a timeout of one or two seconds stay below, however busy the machine is."""
+"""Seconds within which a call with a timeout of one or two seconds ends, however busy the machine is."""
 NOWHERE = ClientSettings("localhost:1")
 
 
@@ -43,7 +43,7 @@ def offsets(found: dict[int, Any]) -> dict[int, int]:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """Return the address of a server that accepts connections and never answers."""
+    """Return the address of a server that accepts connections but never answers."""
     held: list[socket.socket] = []
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
 
@@ -77,7 +77,8 @@ def frozen(broker: Broker) -> Iterator[None]:
 
 @pytest.mark.broker
 def test_a_topic_has_its_partitions_and_an_id_as_kafkas_tools_print_it(cluster: Cluster, topic: TopicMaker) -> None:
-    """The test creates so many topics that some ids would contain + or / in the base64 alphabet of librdkafka."""
+    """The test creates so many topics that, in the base64 alphabet of librdkafka, some of their ids would contain + or
+    /."""
     states = [cluster.topic(topic(partitions=1)) for _ in range(30)]
     for state in states:
         assert re.fullmatch(r"[A-Za-z0-9_-]{22}", state.topic_id)
@@ -132,7 +133,8 @@ def test_an_open_transaction_holds_the_last_stable_offset_and_not_the_high_water
 
 @pytest.mark.broker
 def test_a_look_up_finds_the_first_record_as_new_as_asked(broker: Broker, cluster: Cluster, topic: TopicMaker) -> None:
-    """Timestamps may be in any order: all records before the found one are older, but later records need not be newer."""
+    """Timestamps may be in any order: all records before the record that was found are older, but later records need
+    not be newer."""
     name = topic(partitions=2, config=ANY_TIME)
     stamps = [T0 + 5, T0 + 9, T0 + 7, T0 + 20, T0 + 1]
     stream = Stream(broker.bootstrap, name)
@@ -228,7 +230,8 @@ def test_a_deadline_that_has_passed_asks_nothing_more() -> None:
 
 
 class Answering:
-    """An admin client whose look-ups raise the given error of each partition; a look-up with None succeeds."""
+    """An admin client whose look-ups raise the error given for each partition; if the error is None, the look-up
+    succeeds."""
 
     def __init__(self, failures: dict[int, int | None]) -> None:
         self.failures = failures
@@ -303,7 +306,7 @@ class WithoutController:
 
 
 def test_a_call_whose_controller_has_died_goes_on_once_brokers_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without help, librdkafka looks up brokers only minutes later."""
+    """Without the platform's help, librdkafka would look up the brokers only minutes later."""
     monkeypatch.setattr(cluster_module, "_PATIENCE_SECONDS", 0.01)
     admin: Any = WithoutController()
     Cluster(admin, NOWHERE, timeout=AGES).check_reachable()

@@ -1,4 +1,4 @@
-"""Reasons why brokers do not answer: the error names each wrong host name, port and protocol."""
+"""Diagnosis of brokers that do not answer: the error points out a wrong host name, port or protocol."""
 
 from __future__ import annotations
 

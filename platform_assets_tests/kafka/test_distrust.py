@@ -1,5 +1,4 @@
-"""Untrusted certificates: each client that reports more than "timed out" gives the error for each fault, and the
-remedy."""
+"""Untrusted certificates: each client that reports more than "timed out" reports the fault and its remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 
 def certificate(folder: Path, **changed: object) -> Path:
-    """Write a server's key and certificate to a file and return its path; `changed` replaces arguments of `issued`."""
+    """Write a server's key and certificate to a file and return the file's path; `changed` replaces arguments of
+    `issued`."""
     file = folder / "server.pem"
     file.write_text(security.issued(KEY, AUTHORITY, "server", **changed))  # type: ignore[arg-type]
     return file

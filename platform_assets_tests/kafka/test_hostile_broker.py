@@ -1,4 +1,4 @@
-"""A broker that refuses a login with hostile text: no error and no log contains that text unescaped."""
+"""A broker that refuses a login with hostile text: no error message and no log contains that text unescaped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from platform_assets_tests.soak.judges import acts_in
 
 @pytest.fixture
 def broker() -> Iterator[HostileBroker]:
-    """Return a running hostile broker."""
+    """Start a hostile broker and return it."""
     with hostile_broker() as running:
         yield running
 

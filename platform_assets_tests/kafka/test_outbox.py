@@ -1,4 +1,5 @@
-"""Dead letters on a Kafka topic: a read_committed consumer reads each exactly once, whenever a sender is killed."""
+"""Dead letters on a Kafka topic: a read_committed consumer reads each dead letter exactly once, no matter when a sender
+is killed."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.broker
 
 Message = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 PART = 500
-"""Number of dead letters in a transaction."""
+"""Number of dead letters in each transaction."""
 
 
 def outbox(broker: Broker, target: str, **given: Any) -> Outbox:
@@ -68,7 +69,7 @@ def as_messages(sent: Sequence[Letter]) -> list[Message]:
 
 
 def killed_before(broker: Broker, target: str, step: str, times: int) -> None:
-    """Start a process that sends; kill it just before it executes this step for the `times`-th time."""
+    """Start a process that sends. Kill it just before it executes `step` for the `times`-th time."""
     child = subprocess.Popen(
         [sys.executable, "-m", "platform_assets_tests.support.doomed_sender"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

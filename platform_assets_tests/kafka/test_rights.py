@@ -1,5 +1,5 @@
-"""The rights listed in the guide: together they are sufficient. Without any one right, the operation that needs it
-fails, and the error names the right."""
+"""The rights listed in the guide are sufficient together. If any of them is missing, the operation that needs it fails,
+and the error contains its name."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ pytestmark = pytest.mark.broker
 
 SOURCE: Final = "source"
 LOADED: Final = "loaded"
-"""The topic to load; the other topic has a transaction that stays open."""
+"""The topic that tests load. The other topic has a transaction that stays open."""
 PASSWORD: Final = "a-password"
 _PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 @dataclass(frozen=True)
 class Right:
-    """One right: `section` and `resource` from the guide's tables, and an operation listed there."""
+    """One right: an operation from the guide's tables, with its `section` and `resource` there."""
 
     section: str
     resource: str
@@ -68,7 +68,7 @@ class Right:
 
     @property
     def user(self) -> str:
-        """Name of the user who has all rights except this one."""
+        """Name of the user who has all rights except for this right."""
         return re.sub(r"\W+", "-", f"{self.section}-{self.resource}-{self.operation}").lower()
 
     def binding(self, user: str, topic: str = SOURCE) -> AclBinding:
@@ -104,12 +104,13 @@ def of_the_guide() -> list[Right]:
 
 RIGHTS: Final = of_the_guide()
 SEEING: Final = {"Rights to load": "sees-load", "Rights to send dead letters": "sees-send"}
-"""Users, by section, who can see the topic but not use it."""
+"""For each section of the guide, a user who can see the topic but not use it."""
 
 
 @dataclass(frozen=True)
 class Ruled:
-    """A broker with access rules for users who log in at `sasl`. At `plain`, everyone has all rights."""
+    """A broker with access rules. Users who log in at `sasl` are subject to these rules; at `plain`, everyone has all
+    rights."""
 
     plain: str
     sasl: str
@@ -129,7 +130,7 @@ class Ruled:
             future.result(30)
 
     def wait_for(self, use: Callable[[], object]) -> None:
-        """Wait until `use` succeeds: a broker applies rules shortly after they are added."""
+        """Wait until `use` succeeds. Waiting is necessary because a broker applies rules shortly after they are added."""
 
         def works() -> bool:
             with suppress(PlatformError, AssertionError):
@@ -196,7 +197,7 @@ def _prepare(ruled: Ruled, users: list[str], others: list[str]) -> None:
 
 
 def load(cluster: Cluster) -> None:
-    """Send the requests of a load."""
+    """Send the requests that a load needs."""
     topic = cluster.topic(SOURCE)
     ends = cluster.last_stable_offsets(topic)
     assert cluster.offsets_at(topic, {0: 0})[0] is not None
@@ -210,14 +211,14 @@ def load(cluster: Cluster) -> None:
 
 
 def audit(cluster: Cluster) -> None:
-    """Read with a plain consumer, as do `audit --deep` and the search for unreadable timestamps."""
+    """Read with a plain consumer, as `audit --deep` and the search for unreadable timestamps do."""
     (record,) = _consumed(cluster.settings, SOURCE, 0, OffsetRange(0, 1), time.monotonic() + 20)
     assert record.value() == b"committed"
     assert unreadable_records(cluster.settings, SOURCE, TopicRanges({0: OffsetRange(0, 1)}), 20) == []
 
 
 def foresee(cluster: Cluster) -> None:
-    """Send the requests of the retention forecast and of `status`."""
+    """Send the requests that the retention forecast and `status` need."""
     cluster.check_reachable()
     assert SOURCE in cluster.topics()
     with _observing(cluster) as brokers:
@@ -243,7 +244,8 @@ def publish(cluster: Cluster) -> None:
 
 
 def send(cluster: Cluster) -> None:
-    """Send twice as `dead-letters --send-to` does, because TARGET.sent is empty the first time."""
+    """Send letters twice, as `dead-letters --send-to` does. The second call is necessary because TARGET.sent is empty
+    during the first."""
     user = cluster.settings.options["sasl.username"]
     for number in range(1, 3):
         letters = [Letter("topic id", 0, offset, b"key", b"value", ()) for offset in range(number)]

@@ -114,7 +114,8 @@ def test_an_endpoint_that_fails_may_be_asked_again(endpoint: TokenEndpoint, stat
 
 @dataclass(frozen=True)
 class Guarded:
-    """A broker with two listeners: one accepts only tokens from the endpoint, and a plain one is for tests."""
+    """A broker with two listeners: one listener accepts only tokens from the endpoint, and the other, without a login,
+    is for tests."""
 
     endpoint: TokenEndpoint
     plain: str

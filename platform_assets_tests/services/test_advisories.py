@@ -1,4 +1,5 @@
-"""Security advisories for the packages that the locks install: `infra/advisories.toml` assesses each."""
+"""Security advisories for the packages that the locks install: `infra/advisories.toml` contains an assessment of each
+advisory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Kafka broker that the platform starts: a real one, on loopback, whose data survives a restart."""
+"""The Kafka broker that the platform starts: a real broker, on loopback, whose data survives a restart."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ SMALL = UpOptions(broker=BrokerSettings(heap="384m"))
 
 
 def quiet(message: str) -> None:
-    """Discard the report."""
+    """Discard the reported text."""
 
 
 @pytest.fixture
 def own_home(tmp_path: Path) -> Iterator[Home]:
-    """Return a home whose path has a space and non-ASCII letters; end everything that runs in that home afterwards."""
+    """Return a home whose path contains a space and non-ASCII letters. Afterwards, end everything that runs in that
+    home."""
     home = home_at(tmp_path / "höme of a bröker 家")
     try:
         yield home
@@ -50,7 +51,7 @@ def own_home(tmp_path: Path) -> Iterator[Home]:
 
 @dataclass(frozen=True)
 class BrokerState:
-    """State of a broker as seen by a client."""
+    """State of a broker, as a client sees it."""
 
     cluster: str
     address: str

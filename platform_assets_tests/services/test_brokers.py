@@ -1,4 +1,4 @@
-"""One broker or three: the choice that a home keeps, and how the brokers start, stop and come back."""
+"""One broker or three: the home keeps its choice, and the brokers start, stop and come back."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SETTINGS = BrokerSettings()
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """Return a home where nothing runs."""
+    """Return a home in which nothing runs."""
     made = home_at(tmp_path / "a home")
     made.prepare()
     return made
 
 
 def formatted_for(home: Home, *names: str) -> None:
-    """Create the storage of these brokers as Kafka's format tool would."""
+    """Create the storage of these brokers as Kafka's format tool would create it."""
     for name in names:
         (home.root / name).mkdir()
         (home.root / name / "meta.properties").write_text("version=1\ncluster.id=the-cluster\n")
@@ -150,7 +150,7 @@ def test_a_controller_keeps_the_port_that_the_others_know_it_by(home: Home) -> N
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """Return a shell in which the command has started three brokers."""
+    """Return a shell in which a command has started three brokers."""
     made = Shell(tmp_path_factory.mktemp("three"))
     own = made.root / "home"
     made.variables |= {"PLATFORM_JARS": str(home_at(own).jars), "KAFKA_HEAP": "384m"}
@@ -165,7 +165,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 @pytest.fixture
 def trio(shell: Shell) -> Trio:
-    """Return the three brokers that the shell's command has started."""
+    """Return the three brokers that the command in the shell has started."""
     return Trio(home_at(shell.root / "home"))
 
 
@@ -215,7 +215,7 @@ def test_one_is_restarted_in_good_order_while_the_others_serve(trio: Trio) -> No
 @pytest.mark.long
 @pytest.mark.broker
 def test_the_last_of_three_ends_in_good_order_with_nobody_left_to_ask(trio: Trio, shell: Shell) -> None:
-    """A broker is also the last one if all three end at the same time and the other two are faster."""
+    """Even if all three brokers end at the same time, a broker can be the last one, if the other two are faster."""
     trio.kill(2, 3)
     said = shell.run("down")
     assert said.exit_code == 0, said.output

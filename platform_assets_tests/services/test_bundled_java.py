@@ -1,4 +1,4 @@
-"""A machine without Java: both engines use the Java that a Python package bundles."""
+"""A machine without Java: both engines use the Java that is bundled in a Python package."""
 
 from __future__ import annotations
 

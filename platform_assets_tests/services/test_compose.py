@@ -99,7 +99,7 @@ def test_broker_has_the_settings_of_the_embedded_broker(services: dict[str, Any]
 
 
 def test_clients_of_spark_reach_it_as_localhost(services: dict[str, Any]) -> None:
-    """pyspark sends a token without TLS only to that host name."""
+    """pyspark sends a token without TLS only if the host has that name."""
     for name in ("code", "daemon"):
         assert services[name]["network_mode"] == "service:spark"
         assert services[name]["environment"]["SPARK_REMOTE"].startswith("sc://localhost:")

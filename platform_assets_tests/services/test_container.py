@@ -1,5 +1,5 @@
-"""The entry point of containers: the output has no active control sequences; signals and exit codes are those of the
-command itself."""
+"""The entry point of containers: the output contains no active control sequences, signals reach the command, and the
+exit code is the command's own."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_no_terminal_acts_on_a_containers_output() -> None:
 
 
 def test_nothing_of_the_output_is_lost() -> None:
-    """The output is larger than a pipe's buffer, continues until the process ends, and uses both streams."""
+    """The output is larger than a pipe's buffer, continues until the process ends, and goes to both streams."""
     found = ended("import os\nfor n in range(20_000): os.write(1 + n % 2, b'%07d\\n' % n)\nos._exit(3)")
     assert found.stdout == b"".join(b"%07d\n" % n for n in range(0, 20_000, 2))
     assert found.stderr == b"".join(b"%07d\n" % n for n in range(1, 20_000, 2))
@@ -88,8 +88,8 @@ def test_a_container_ends_with_its_command_though_other_processes_keep_its_outpu
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_command_once() -> None:
-    """The terminal also sends SIGINT to the command itself. The command ends at SIGTERM, which comes after any second
-    SIGINT."""
+    """The terminal also sends SIGINT to the command itself. The command ends at SIGTERM, which would come after a
+    second SIGINT if there were one."""
     code = """if True:
         import signal, sys
         seen, awaited = 0, {signal.SIGINT, signal.SIGTERM}
@@ -117,8 +117,8 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once() -> None:
 
 @contextmanager
 def with_stalled_reader(script: str, *, blocking: bool) -> Iterator[tuple[subprocess.Popen[bytes], int, int]]:
-    """Run the script in a container whose standard output is a full pipe. Return the container, the pipe's read end and
-    the pipe's size once the script is ready."""
+    """Run the script in a container whose standard output is a full pipe. Once the script is ready, return the
+    container, the pipe's read end and the pipe's size."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     size = 0
@@ -154,7 +154,7 @@ def test_output_waits_for_its_reader_if_the_descriptor_does_not_block() -> None:
 
 
 def test_a_command_has_the_signals_of_a_fresh_process() -> None:
-    """Python ignores SIGPIPE, and the entry point briefly blocks signals. A command must inherit neither."""
+    """Python ignores SIGPIPE, and the entry point briefly blocks signals. A command must inherit neither of these."""
     command = entry_point("grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status")
     found = subprocess.run(command, cwd=CHECKOUT, capture_output=True, timeout=60, check=True, text=True)
     masks = {name: int(mask, 16) for name, _, mask in (line.partition(":") for line in found.stdout.splitlines())}

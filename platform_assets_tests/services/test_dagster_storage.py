@@ -1,4 +1,4 @@
-"""Storage for the embedded Dagster's runs and events: SQLite, or PostgreSQL at an address that is in no file."""
+"""Storage for the runs and events of the embedded Dagster: SQLite, or PostgreSQL at an address that is in no file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOBODY_THERE = f"postgresql://dagster:{PASSWORD}@127.0.0.1:1/postgres"
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip Dagster's waits of several seconds between its six connection attempts; no test depends on these waits."""
+    """Skip the waits of several seconds between Dagster's six connection attempts; no test depends on these waits."""
     monkeypatch.setattr("dagster_postgres.utils.calculate_delay", lambda **_: 0.0)
 
 

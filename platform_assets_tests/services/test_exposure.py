@@ -1,4 +1,4 @@
-"""Exposure of `make test-cluster`: its services listen only on this machine, and only their owner can read their files."""
+"""The services of `make test-cluster`: they listen only on this machine, and only their owner can read their files."""
 
 from __future__ import annotations
 

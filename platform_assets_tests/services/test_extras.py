@@ -1,5 +1,5 @@
-"""Install hints in messages: they match the release's requirements, and use only package names that cannot be
-registered by others."""
+"""Install hints in messages: they match the release's requirements, and use only package names that nobody else can
+register."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ def test_a_service_is_given_the_secrets_that_it_needs(
 def test_sparks_workers_trust_the_authorities_that_the_environment_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers contact the registry and the token endpoint. OpenSSL verifies the certificates of both, using these
-    variables."""
+    """Workers contact the registry and the token endpoint. OpenSSL uses these variables to verify the certificates of
+    both."""
     authorities = {"SSL_CERT_FILE": "/etc/our.pem", "SSL_CERT_DIR": "/etc/our"}
     for name, value in authorities.items():
         monkeypatch.setenv(name, value)
@@ -101,7 +101,7 @@ def test_a_process_has_what_was_chosen_and_nothing_else(tmp_path: Path) -> None:
 
 
 def names_of(record: ProcessRecord) -> set[str]:
-    """Return the names of a running service's variables."""
+    """Return the names of the variables in a running service's environment."""
     return {*psutil.Process(record.pid).environ()}
 
 

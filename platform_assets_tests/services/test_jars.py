@@ -1,4 +1,4 @@
-"""Jars: only locked ones are used."""
+"""Jars: only locked jars are used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from testbed.homes import home_at
 
 @pytest.fixture
 def shop(tmp_path: Path) -> tuple[Home, Path, Jar]:
-    """Return a home with one locked jar, the path of the lock, and the lock's entry for the jar."""
+    """Return a home that has one locked jar, the path of the lock file, and the jar's entry in the lock file."""
     home = Home.from_environment({"PLATFORM_HOME": str(tmp_path / "a home")})
     path = home.jars / "spark" / "thing-1.0.jar"
     path.parent.mkdir(parents=True)

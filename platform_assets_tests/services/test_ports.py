@@ -1,4 +1,4 @@
-"""Choice of ports: those in use, those remembered from an earlier start, and free ones."""
+"""Choice of ports: ports that are in use, ports remembered from an earlier start, and free ports."""
 
 from __future__ import annotations
 

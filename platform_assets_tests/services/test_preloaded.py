@@ -41,7 +41,8 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Return a folder with a copy of the package; on a process's path, the folder precedes this checkout."""
+    """Return a folder that contains a copy of the package. On the module path of a process, the folder comes before
+    this checkout."""
     (folder,) = platform_assets.__path__
     shutil.copytree(folder, tmp_path / platform_assets.__name__, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "runs.py").write_text(RUNS)

@@ -1,4 +1,4 @@
-"""Managed processes: a process is never mistaken for another one, and its death is reported at once."""
+"""Managed processes: a process is never mistaken for another process, and its death is reported immediately."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_log_is_bounded_while_its_service_runs(home: Home) -> None:
 
 
 def test_the_end_of_the_output_begins_no_new_log(home: Home) -> None:
-    """In an earlier version, a last chunk that was larger than a log file left an empty current log."""
+    """In an earlier version, if the last chunk was larger than a log file, the current log was left empty."""
     reading, writing = os.pipe()
     os.write(writing, b"x" * 40_000)
     os.close(writing)

@@ -1,4 +1,4 @@
-"""The choice of the project that a command uses."""
+"""Choosing which project a command uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run launcher: runs start from a process with preloaded libraries, use the code on disk, and are identified by
+"""The run launcher: runs start from a process with preloaded libraries, use the code on disk, and can be identified by
 their process."""
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def stranger() -> Iterator[psutil.Process]:
-    """Start a process without a launcher."""
+    """Start a process that no launcher has started."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield psutil.Process(process.pid)
         process.kill()
@@ -153,7 +153,8 @@ def test_a_run_has_the_libraries_loaded_and_the_code_of_now(instance: dg.Dagster
 
 
 def preloaded_modules() -> tuple[str, ...]:
-    """Return the platform's preloaded modules. Query them from another process, because the query itself loads modules."""
+    """Return the names of the platform's modules that are preloaded. Call this from another process, because the query
+    itself loads modules."""
     code = "from platform_assets.services.preloaded import MODULES; print(*MODULES)"
     return tuple(
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -262,8 +263,8 @@ def test_where_the_answer_to_run_monitoring_has_moved_it_is_not_asked(
 def test_a_run_that_its_process_cannot_be_written_on_does_not_begin(
     instance: dg.DagsterInstance, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store may fail when the run's process is to be recorded. Run monitoring could then never detect that the
-    process has ended."""
+    """Recording the run's process in Dagster's store may fail. Without this record, run monitoring could never detect
+    that the process has ended."""
     started: list[int] = []
 
     def start(pid: int) -> str | None:

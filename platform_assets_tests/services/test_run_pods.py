@@ -1,5 +1,5 @@
-"""The overlay that runs each Dagster run in a pod: Kubernetes accepts the job that Dagster's launcher creates for a
-run."""
+"""The overlay that runs each Dagster run in a separate pod: Kubernetes accepts the job that Dagster's launcher creates
+for a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JobOf = Callable[[Mapping[str, str]], Job]
 
 @pytest.fixture(scope="module")
 def job_with(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobOf]:
-    """Create the job for a run with these tags."""
+    """Create the Kubernetes job for a run with these tags."""
     folder = tmp_path_factory.mktemp("overlay")
     (folder / "one.py").write_text(CODE)
     with instance_of_overlay(folder, own_storage=True) as (instance, jobs):
@@ -45,7 +45,7 @@ def job_with(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobOf]:
 
 @pytest.fixture(scope="module")
 def job(job_with: JobOf) -> Job:
-    """Return the job for an arbitrary run."""
+    """Return the Kubernetes job for an arbitrary run."""
     return job_with({})
 
 
@@ -184,7 +184,7 @@ def test_the_connect_server_of_a_run_is_that_of_the_base_with_a_bound(job: Job) 
 
 
 def _alike(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a container's fields except those that name the run."""
+    """Return a container's fields, except for those that identify the run."""
     return {name: value for name, value in container.items() if name not in ("args", "name")}
 
 

@@ -1,4 +1,4 @@
-"""Secured brokers: the files in a home, the files' permissions, and refusal of access without credentials."""
+"""Secured brokers: the files in a home have the right permissions, and clients without credentials are refused."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from testbed.homes import home_at, service_environment
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """Return a home where nothing runs."""
+    """Return a home in which nothing runs."""
     made = home_at(tmp_path / "a home")
     made.prepare()
     return made
 
 
 def formatted(home: Home) -> None:
-    """Create the storage of one broker as Kafka's format tool would."""
+    """Create the storage of one broker as Kafka's format tool would create it."""
     (home.root / "kafka").mkdir()
     (home.root / "kafka" / "meta.properties").write_text("version=1\ncluster.id=the-cluster\n")
 
@@ -148,7 +148,7 @@ def test_settings_are_given_for_the_homes_own_brokers_alone(home: Home) -> None:
 
 @pytest.fixture(scope="module", params=["password", "certificate"])
 def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """Return a shell in which the command has started a secured broker."""
+    """Return a shell in which a command has started a secured broker."""
     made = Shell(tmp_path_factory.mktemp("secured"))
     own = made.root / "home"
     made.variables |= {"PLATFORM_JARS": str(home_at(own).jars), "KAFKA_HEAP": "384m"}
@@ -162,7 +162,7 @@ def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def secrets_of(home: Home) -> list[str]:
-    """Return the passwords, and the middle part of each private key."""
+    """Return the passwords, and a part from the middle of each private key."""
     folder = home.root / "security"
     keys = [p.read_text().splitlines()[1] for p in folder.iterdir() if "PRIVATE KEY" in p.read_text()]
     return [*keys, *json.loads((folder / "security.json").read_text())["passwords"].values()]

@@ -31,18 +31,18 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def server(platform_home: Home, spark_remote: str) -> ProcessRecord:
-    """Return the process record of the session's server."""
+    """Return the process record of the test session's server."""
     return state.read_records(platform_home)["spark"]
 
 
 @pytest.fixture
 def token(spark_remote: str) -> str:
-    """Return the token of the session's server."""
+    """Return the token of the test session's server."""
     return spark_remote.partition("token=")[2]
 
 
 def files_below(root: Path) -> Iterator[tuple[Path, bytes]]:
-    """Return all regular files of a home with their contents. Services may delete files while they are read."""
+    """Return all regular files of a home with their contents. Services may delete files during the call."""
     for folder, _, names in os.walk(root):
         for path in (Path(folder, name) for name in names):
             with suppress(FileNotFoundError):
@@ -72,13 +72,14 @@ def test_wrong_token_is_refused_without_a_word_of_the_right_one(server: ProcessR
 
 
 def end(spark: ConnectSession) -> None:
-    """Release a session that its server refuses; if it stays, pyspark returns it to the next caller."""
+    """Release a Spark session that its server refuses. If the session stayed, pyspark would return it to the next
+    caller."""
     spark.release_session_on_close = False
     session.end(spark)
 
 
 def test_connecting_gives_no_session_of_another_address_or_token(spark_remote: str, token: str) -> None:
-    """pyspark returns the process's first session, whatever address is requested."""
+    """pyspark returns the process's first Spark session, whatever address is requested."""
     from pyspark.sql import SparkSession
 
     stranger = SparkSession.builder.remote(spark_remote.replace(token, "wrong")).create()
@@ -96,8 +97,8 @@ def test_connecting_gives_no_session_of_another_address_or_token(spark_remote: s
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_session_that_is_collected_takes_no_other_with_it(spark_remote: str, ended: bool) -> None:
-    """pyspark closes a session's client when the client's memory is freed, in any thread, and a second time if the
-    session has ended."""
+    """pyspark closes a session's client when the client's memory is freed, which can happen in any thread. If the
+    session has already ended, this closes the client a second time."""
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator as Execution
 

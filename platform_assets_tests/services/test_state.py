@@ -52,7 +52,7 @@ def test_damaged_memory_of_ports_costs_only_the_memory(home: Home) -> None:
 
 
 def hold(root: str, held: multiprocessing.synchronize.Event, release: multiprocessing.synchronize.Event) -> None:
-    """Hold the lock of a home until the test releases it."""
+    """Hold the lock of a home until the test lets go of it."""
     with state.exclusive(Home.from_environment({"PLATFORM_HOME": root})):
         held.set()
         release.wait(30)

@@ -1,4 +1,4 @@
-"""Services that one call starts: either all of them come up, or none of them keeps running."""
+"""Services that one call starts: either all of them start, or none of them keeps running."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from platform_assets_tests.support import services
 
 
 def quiet(message: str) -> None:
-    """Discard the report."""
+    """Discard the reported text."""
 
 
 @pytest.fixture
@@ -168,8 +168,8 @@ def test_interrupted_start_leaves_no_process(home: Home, number: signal.Signals)
 
 
 def test_what_a_shell_has_the_command_ignore_is_not_ignored_by_services(home: Home) -> None:
-    """A shell makes background commands in scripts ignore SIGINT, and nohup makes commands ignore SIGHUP: the command
-    continues, and its services end on request."""
+    """A shell makes background commands in scripts ignore SIGINT, and nohup makes commands ignore SIGHUP. The command
+    must continue after such a signal, but its services must end on request."""
     command = shlex.join([sys.executable, "-c", STARTED, str(home.root)])
     with subprocess.Popen(
         ["sh", "-c", f"trap '' INT HUP; exec {command}"], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -1,5 +1,5 @@
-"""The proxy in the guide: users need a password, readers can only read, operators can make changes, and
-pages of other sites can do neither."""
+"""The proxy in the guide: users need a password, readers can only read, operators can make changes, and pages from
+other sites can neither read nor make changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ QUERY: Final = "{ version }"
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that accepts compose's own tag."""
+    """A YAML loader that accepts the tags that compose defines."""
 
 
 def _overriding(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> Any:
@@ -72,7 +72,7 @@ def test_the_compose_file_publishes_the_proxy_in_place_of_the_web_servers() -> N
 
 
 def test_the_guide_names_operators_exactly() -> None:
-    """An ordinary string in nginx's `map` ignores case, but the logins of two users may differ only in case."""
+    """In nginx's `map`, ordinary strings ignore case, but the logins of two users may differ only in case."""
     pattern = re.compile(_operators("here:1").removeprefix("~").split(" ")[0])
     assert [name for name in ("ann", "ANN", "Ann", "ann2", "joann") if pattern.search(name)] == ["ann"]
     for text in (GUIDE.read_text("utf-8"), CONFIGURATION.read_text("utf-8")):
@@ -81,7 +81,7 @@ def test_the_guide_names_operators_exactly() -> None:
 
 
 def _operators(address: str) -> str:
-    """Return the guide's file of operators, with the address of a web server that allows changes."""
+    """Return the guide's file that lists operators, with the address of a web server that allows changes."""
     line: str
     (line,) = re.findall(r"^printf '(.+)\\n' >operators$", GUIDE.read_text("utf-8"), re.MULTILINE)
     assert line.endswith(" 127.0.0.1:3000;")
@@ -90,8 +90,8 @@ def _operators(address: str) -> str:
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Return the port of an nginx that is configured as in the guide and has two web servers; skip the test if there is
-    no nginx."""
+    """Return the port of an nginx that is configured as in the guide, in front of two web servers. If nginx is not
+    installed, skip the test."""
     if NGINX is None:
         pytest.skip("no nginx: install the system's package `nginx`, or name an executable in NGINX_PROGRAM")
     folder = tmp_path_factory.mktemp("proxy")
@@ -175,7 +175,7 @@ def _certificate(folder: Path) -> None:
 def ask(
     port: int, user: str | None, query: str, *, password: str = "", origin: str = f"https://{HOST}"
 ) -> tuple[int, str]:
-    """Send a GraphQL request as a browser would; return the status and the text of the answer."""
+    """Send a GraphQL request as a browser would; return the status and the text of the response."""
     headers = {"Host": HOST, "Origin": origin, "Content-Type": "application/json"}
     if user is not None:
         login = f"{user}:{password or user + chr(39) + 's password'}"

@@ -1,4 +1,4 @@
-"""Requests to the UI that pass and requests that are refused, decided without a server."""
+"""Filtering requests to the UI: tests without a server check which requests pass and which are refused."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class _Recorded(DagsterWebserver[Any, Any]):
 
 
 def ask(application: Application, method: str, path: str, query: bytes, *headers: tuple[bytes, bytes]) -> list[Message]:
-    """Call an application as uvicorn does, and return its answer."""
+    """Call an application as uvicorn does, and return its response."""
     answers: list[Message] = []
 
     async def receive() -> Message:

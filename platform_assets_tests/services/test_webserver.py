@@ -1,5 +1,5 @@
-"""The UI that `up` starts: it accepts requests from its own pages and from programs, but none that a browser sends for
-another site's page."""
+"""The UI that `up` starts: it accepts requests from its own pages and from programs, but no request that a browser
+sends on behalf of another site's page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BODY: Final = json.dumps({"query": MUTATION})
 
 
 class Ui:
-    """A running UI, as seen by a client."""
+    """A running UI, as a client sees it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -47,7 +47,7 @@ class Ui:
     def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: str | None = None, *, host: str | None = None
     ) -> tuple[int, str]:
-        """Send one request; return the status and the text of the answer."""
+        """Send one request; return the status and the text of the response."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
@@ -70,7 +70,7 @@ class Ui:
 
 @pytest.fixture(scope="module")
 def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
-    """Return the UI as `up` starts it, with one asset."""
+    """Start the UI as `up` does, with one asset."""
     folder = tmp_path_factory.mktemp("web")
     (folder / "one.py").write_text(
         "import dagster as dg\n\n@dg.asset\ndef one() -> None: ...\n\ndefs = dg.Definitions([one])\n"
@@ -155,7 +155,7 @@ def test_programs_own_pages_and_a_named_proxy_come_through(ui: Ui, headers: dict
 
 
 def subscribe(ui: Ui, *, origin: str | None, host: str = "") -> Any:
-    """Subscribe over a websocket of the UI; return the first answer."""
+    """Subscribe over one of the UI's websockets; return the first answer."""
     with connect(
         f"ws://{host or ui.netloc}/graphql",
         address=("127.0.0.1", ui.port),
@@ -189,7 +189,7 @@ def test_hosts_reach_the_web_server_alone_and_a_change_of_them_is_seen(tmp_path:
 
 
 class _Foreign(BaseHTTPRequestHandler):
-    """A page of another site that tries everything that a browser allows."""
+    """A page from another site that tries everything that a browser allows."""
 
     target = ""
 

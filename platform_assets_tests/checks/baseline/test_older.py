@@ -1,5 +1,5 @@
-"""Older windows without problems are only counted, with the same results. After a problem in such a window, that window
-and all later windows are evaluated again."""
+"""Older windows without problems are only counted, and the results stay the same. If such a window later has a problem,
+that window and all later windows are evaluated again."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def asked(*_: Any) -> NoReturn:
 
 
 def lake(root: Path, change: Callable[[list[Receipt]], list[Receipt]] = lambda receipts: receipts) -> None:
-    """Return a table of many windows with two partitions. The second partition has one marker in each window and is
-    empty in every fifth window."""
+    """Return a table that has many windows and two partitions. In each window, the second partition has one marker; in
+    every fifth window, it is empty."""
     ends = list(
         itertools.accumulate(({0: 3, 1: 0 if n % 5 == 0 else 2} for n in range(WINDOWS)), _grown, initial={0: 7, 1: 0})
     )
@@ -100,7 +100,8 @@ def check_results(root: Path, *, whole: bool, checks: Iterable[str] = CHECKS) ->
 
 
 def unlike(some: list[CheckResult], others: list[CheckResult]) -> list[str]:
-    """Return the checks whose results differ. The headline is allowed to state how many windows were only counted."""
+    """Return the checks whose results differ. The part of a headline that says how many windows were only counted may
+    differ."""
     return [one.check for one, other in zip(some, others, strict=True) if one != other]
 
 
@@ -205,7 +206,7 @@ def nothing_found(e: Evaluation) -> CheckResult:
 
 
 def windows_given(root: Path, check: Check) -> int:
-    """Return the number of windows that an additional check receives one by one."""
+    """Return the number of windows that an additional check has to evaluate one by one."""
     return len(collect(TableRef.raw(TOPIC), Ledger(Lake.at(root)), counting=(*CHECKS.values(), check)).windows)
 
 
@@ -229,7 +230,7 @@ def test_a_check_decides_window_by_window_and_the_first_that_it_wants_ends_the_c
 
 
 def test_every_registered_check_has_a_say_by_columns(tmp_path: Path) -> None:
-    """None of today's checks has to examine each window of a long table."""
+    """At present, no check has to examine each window of a long table."""
     assert [name for name, check in CHECKS.items() if check.may_count is None] == []
 
 
@@ -279,7 +280,7 @@ def test_offsets_of_an_added_partition_that_no_window_loaded_end_the_count(tmp_p
 
 
 def test_windows_of_two_generations_are_counted(tmp_path: Path) -> None:
-    """The last window of the old log and the first of the new log share a boundary, but no offsets."""
+    """The last window of the old log and the first window of the new log share a boundary, but no offsets."""
     old = recorded(tmp_path, TOPIC, [{0: n * 3, 1: n} for n in range(7)])
     ledger = Ledger(Lake.at(tmp_path))
     last = ledger.newest_cut(TOPIC)

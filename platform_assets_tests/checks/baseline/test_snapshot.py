@@ -1,4 +1,5 @@
-"""Snapshots of older windows save evaluating each window again. Any change to a window invalidates its snapshot."""
+"""With a snapshot of older windows, checks need not evaluate each of these windows again. Any change to an older window
+invalidates the snapshot."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def few_recent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> list[SealedWindow]:
-    """Return a table of dense windows, loaded one after the other and remembered in a snapshot."""
+    """Return a table with dense windows, which were loaded one after another and are recorded in a snapshot."""
     windows = recorded(tmp_path, TOPIC, [{0: n * 3, 1: n * 2} for n in range(WINDOWS + 1)])
     for window in windows:
         loaded(tmp_path, window, holes={}, proved_by="load digest")
@@ -61,7 +62,7 @@ def table_of(root: Path) -> DeltaTable:
 
 
 def load_next(root: Path, number: int) -> SealedWindow:
-    """Seal and load the window with this number."""
+    """Seal and load the window that has this number."""
     ledger = Ledger(Lake.at(root))
     at = number + 1
     assert ledger.record_cuts([cut(TOPIC, edge(at), {0: at * 3, 1: at * 2})], edge(number))
@@ -71,7 +72,7 @@ def load_next(root: Path, number: int) -> SealedWindow:
 
 
 def gathered(found: Facts) -> tuple[Any, ...]:
-    """Return all facts that checks examine. Both ways of gathering the facts must agree."""
+    """Return all facts that checks examine. The facts must be the same with and without a snapshot."""
     return (
         found.windows, found.recorded, found.files, found.waiting, found.unasked, found.changed, found.rewritten,
         found.unreadable,
@@ -239,13 +240,13 @@ def test_any_history_is_judged_as_if_nothing_were_kept(
 
 
 def judged(found: Facts) -> list[CheckResult]:
-    """Return the results, which must not depend on how many windows are only counted."""
+    """Return the results. They must not depend on how many windows are only counted."""
     return [no_gaps.check_result(found), no_duplicates.check_result(found), accounted.check_result(found, ())]
 
 
 @pytest.fixture
 def flat(flat: None, tmp_path: Path) -> list[SealedWindow]:
-    """Return a flat table with correct digests that is not remembered in a snapshot."""
+    """Return a flat table with correct digests and without a snapshot."""
     windows = recorded(tmp_path, TOPIC, [{0: n * 3, 1: n * 2} for n in range(WINDOWS + 1)])
     for window in windows:
         all_of_it = rows(window.key, {p: list(range(r.start, r.end)) for p, r in window.ranges.items()})
@@ -286,8 +287,8 @@ def test_a_strangers_optimize_has_all_windows_judged(tmp_path: Path) -> None:
 def test_older_rows_in_a_file_that_newer_windows_share_are_missed_when_they_go(
     tmp_path: Path, flat: list[SealedWindow]
 ) -> None:
-    """Of the windows in a file of a flat table, a snapshot lists only the newer ones, and here the successor of the
-    file lacks all older windows."""
+    """A file of a flat table contains older and newer windows, of which the snapshot lists only the newer ones. In this
+    test, the file that replaces it lacks all older windows."""
     (merged,) = Upkeep(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path))).run(key_of(edge(1000)))
     assert merged.version == table_of(tmp_path).version()
     assert facts(tmp_path).older.windows == OLDER

@@ -1,4 +1,4 @@
-"""Content and order of a check's result, without the UI: worst windows, remedies, description, metadata."""
+"""Content and order of a check's result, without the UI: worst windows, remedies, description, and metadata."""
 
 from __future__ import annotations
 
@@ -228,8 +228,8 @@ def test_what_dagster_shows_wrongly_comes_after_what_is_wrong() -> None:
 
 @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 def test_code_location_loads_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clashing names of steps or jobs are reported only when the whole code location is loaded, and then Dagster shows
-    nothing of that code location."""
+    """Dagster reports clashing names of steps or jobs only when it loads the whole code location. In that case, Dagster
+    shows nothing from that code location."""
     monkeypatch.setenv("LAKE_ROOT", "lake")
     repository = report_defs.defs().get_repository_def()
     repository.load_all_definitions()

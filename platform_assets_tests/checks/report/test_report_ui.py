@@ -1,6 +1,6 @@
 """A check's page in Dagster's UI: a headline, a heatmap, the worst windows, and what to do.
 
-If `PLATFORM_SCREENSHOTS` is set, screenshots of each page, light and dark, are saved there.
+If `PLATFORM_SCREENSHOTS` is set to a folder, screenshots of each page are saved there, in light and in dark mode.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::dagster.B
 
 Theme = Literal["Light", "Dark"]
 RED: Final = (229, 52, 47)
-"""A color that a heatmap uses for nothing else."""
+"""The color of failures, which a heatmap uses for nothing else."""
 THEMES: Final[tuple[Theme, ...]] = ("Light", "Dark")
 SCHEMES: Final[Mapping[Theme, Literal["light", "dark"]]] = {"Light": "light", "Dark": "dark"}
 Opener = Callable[[str, str, Theme], "Page"]
@@ -37,8 +37,8 @@ Opener = Callable[[str, str, Theme], "Page"]
 
 @pytest.fixture(scope="module")
 def address(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of a webserver that shows evaluations of three tables: a sound one, a damaged one, and one
-    that disagrees with Dagster."""
+    """Return the address of a web server that shows evaluations of three tables: a sound table, a damaged table, and a
+    table that disagrees with Dagster."""
     root = tmp_path_factory.mktemp("reports")
     lake, home = root / "lake", root / "dagster"
     home.mkdir()
@@ -65,7 +65,7 @@ def address(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def check_page(address: str, browser: Browser) -> Iterator[Opener]:
-    """Open a check's page, and save a screenshot of it when the test is over."""
+    """Open a check's page, and save a screenshot of the page when the test is over."""
     opened: list[tuple[Page, str]] = []
 
     def open_page(topic: str, check: str, theme: Theme) -> Page:
@@ -87,7 +87,7 @@ def check_page(address: str, browser: Browser) -> Iterator[Opener]:
 
 
 def shown(page: Page) -> str:
-    """Return all text on the page in one line."""
+    """Return all text on the page as one line."""
     return re.sub(r"\s+", " ", page.locator("body").inner_text())
 
 
@@ -122,7 +122,7 @@ def red(page: Page) -> int:
 
 
 def anomalies(page: Page) -> list[list[str]]:
-    """Return the table of the worst windows, starting with the header."""
+    """Return the rows of the table of worst windows, starting with the header."""
     lines = page.locator("table table tr")
     return [lines.nth(n).locator("td, th").all_inner_texts() for n in range(lines.count())]
 

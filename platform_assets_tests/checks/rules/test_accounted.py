@@ -21,8 +21,8 @@ def facts(
     edited: Collection[int] = (),
     holes: Mapping[tuple[int, int], Mapping[str, int] | None] | None = None,
 ) -> Facts:
-    """Return windows of 20 offsets. Dense windows have the digest of their offsets, except those with the numbers
-    `edited`."""
+    """Return windows of 20 offsets each. The receipts of dense windows have the digest of their offsets, except for the
+    windows with the numbers `edited`."""
     made = tables.facts(windows, 2, holes=holes)
     wrong = {key(n) for n in edited}
     return replace(

@@ -1,5 +1,5 @@
-"""A tick records windows without offsets before it informs Dagster. There is no finding while the tick may still be
-running."""
+"""A tick records windows without offsets before it informs Dagster. While the tick may still be running, this causes no
+finding."""
 
 from __future__ import annotations
 

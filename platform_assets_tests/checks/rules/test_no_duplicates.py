@@ -1,4 +1,4 @@
-"""`no_duplicates` finds and names every kind of duplicate offset, without false alarms."""
+"""`no_duplicates` finds and lists every kind of duplicate offset, without false alarms."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def test_an_offset_that_belongs_to_a_window_that_was_read_is_named_only_if_it_is
 
 
 def test_offsets_that_no_window_holds_are_no_duplicates() -> None:
-    """The offsets are after the newest cut, before the first cut, or in a window that has no rows in the partition."""
+    """The foreign offsets are after the newest cut, before the first cut, or in a window that has no rows in the
+    partition."""
     assert duplicates(sound(changed=changed((A, rows_of(A, p0=[1, 5, 99], p1=[0, 4], p9=[0]))))) == [
         ("duplicate across windows", A, 1, ((4, 5),))
     ]
@@ -105,7 +106,7 @@ def test_two_sealed_windows_that_share_offsets_of_neither_are_named_once() -> No
 
 
 def test_a_window_with_rows_and_no_receipt_counts_as_holding_them() -> None:
-    """A run ended between its commit and its receipt."""
+    """A run ended after its commit and before its receipt."""
     facts = sound(
         recorded={k: r for k, r in sound().recorded.items() if k != B},
         changed=changed((A, rows_of(A, p0=[5, 16])), (B, rows_of(B))),

@@ -1,4 +1,4 @@
-"""`no_gaps` finds and names each kind of gap, without false alarms."""
+"""`no_gaps` finds and lists each kind of gap, without false alarms."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_table_in_order_passes_and_its_holes_are_counted() -> None:
 
 
 def test_files_that_were_only_written_anew_are_no_gap() -> None:
-    """OPTIMIZE, for example, writes different files with the same rows."""
+    """For example, OPTIMIZE writes different files with the same rows."""
     facts = sound(changed=changed(*((k, rows_of(k)) for k in (A, B, D))))
     assert gaps(facts) == []
 
@@ -202,7 +202,7 @@ def test_each_finding_names_topic_window_offsets_and_what_to_do() -> None:
 
 @pytest.fixture
 def windows(tmp_path: Path) -> list[SealedWindow]:
-    """Return three loaded windows, the second with a hole, and two windows that wait to be loaded."""
+    """Return three loaded windows, of which the second has a hole, and two windows that wait to be loaded."""
     ends = [{0: 0, 1: 0}, {0: 10, 1: 5}, {0: 20, 1: 5}, {0: 20, 1: 9}, {0: 25, 1: 9}, {0: 30, 1: 9}]
     sealed = samples.recorded(tmp_path, "t", ends)
     samples.loaded(tmp_path, sealed[0])
@@ -285,7 +285,7 @@ def test_rows_of_a_window_that_is_being_loaded_are_left_alone(tmp_path: Path, wi
 
 
 def test_rows_without_a_receipt_are_read_and_are_no_gap(tmp_path: Path, windows: list[SealedWindow]) -> None:
-    """A run ended between its commit and its receipt."""
+    """A run ended after its commit and before its receipt."""
     samples.overwrite(tmp_path, windows[4])
     facts = collected(tmp_path)
     assert set(facts.changed) == {windows[4].key}
@@ -296,7 +296,7 @@ def test_rows_without_a_receipt_are_read_and_are_no_gap(tmp_path: Path, windows:
 def test_a_window_sealed_and_loaded_while_facts_are_gathered_is_no_alarm(
     tmp_path: Path, windows: list[SealedWindow]
 ) -> None:
-    """The cuts are read first; then the sensor records a window without offsets."""
+    """The check reads the cuts first; after that, the sensor records a window without offsets."""
 
     def meanwhile(keys: object) -> tuple[str, ...]:
         ledger = Ledger(Lake.at(tmp_path))
@@ -332,7 +332,7 @@ def test_a_data_file_that_was_removed_is_named_where_the_log_was_changed(
 
 
 def test_windows_that_were_only_rewritten_are_read_one_by_one_and_nothing_of_them_is_kept(tmp_path: Path) -> None:
-    """After another program has run OPTIMIZE, every file is different, and every row is the same."""
+    """After another program has run OPTIMIZE, all files are different, but all rows are the same."""
     per_window = 20_000
     windows = samples.recorded(tmp_path, "t", [{0: n * per_window} for n in range(9)])
     for window in windows:

@@ -20,15 +20,14 @@ GIVEN = {
 
 
 class _Elsewhere(socket.socket):
-    """A connection whose peer claims to be on another machine."""
+    """A connection whose peer appears to be on another machine."""
 
     def getpeername(self) -> Any:
         return ("192.0.2.7", super().getpeername()[1])
 
 
 def sent(**changed: str) -> bytes:
-    """Connect to a broker at an address that no setting contains; return the first bytes sent before the broker
-    answers."""
+    """Connect to a broker that has not answered yet; return the first bytes that the client sends."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         security = Security(ClientSettings.from_environment({**GIVEN, **changed}))
@@ -41,7 +40,7 @@ def sent(**changed: str) -> bytes:
 
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treat every connection as a connection to another machine."""
+    """Make every connection appear to be a connection to another machine."""
     connected = socket.create_connection
 
     def elsewhere(address: Any, timeout: float) -> socket.socket:

@@ -42,7 +42,8 @@ def wire() -> Iterator[FakeWire]:
 
 @pytest.fixture
 def ask(wire: FakeWire, rng: random.Random) -> Ask:
-    """Call a function on a client of the given class, whose requests are answered from `fixed`."""
+    """Return a function that calls `call` with a client of the class `kind`. The client's requests are answered from
+    `fixed`."""
 
     def asked(kind: type[Brokers], call: Callable[[Any], Any], fixed: dict[str, Any], **options: str) -> Any:
         wire.broker(rng, MadeLog.at_random(rng, 3), fixed=fixed)

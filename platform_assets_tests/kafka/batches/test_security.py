@@ -39,7 +39,7 @@ PASSWORD = "canary-9f3c"
 
 @dataclass
 class Secured:
-    """A topic with five records, reachable at `sasl` (SASL_SSL) and `mutual` (SSL with client certificate)."""
+    """A topic with five records. Clients reach it at `sasl` (SASL_SSL) and at `mutual` (SSL with a client certificate)."""
 
     topic: str
     topic_id: str
@@ -72,7 +72,8 @@ class Secured:
 
 
 def certificate(folder: Path, name: str, *options: str) -> None:
-    """Write a self-signed certificate and its key to files, and both to one file in the PEM form of Kafka's stores."""
+    """Write a self-signed certificate and its key to separate files, and both to a single file in the PEM form of
+    Kafka's stores."""
     key, crt = folder / f"{name}.key", folder / f"{name}.crt"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-keyout", key, "-out", crt, "-days", "2",

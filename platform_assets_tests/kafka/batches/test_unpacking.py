@@ -19,7 +19,8 @@ def packed(codec: str, data: bytes) -> memoryview:
 
 
 def body(rng: random.Random) -> bytes:
-    """Return a body of up to some hundred thousand bytes. It is compressible by a factor between 1 and about 1,000."""
+    """Return a body of up to a few hundred thousand bytes, which can be compressed by a factor between 1 and about
+    1,000."""
     return rng.randbytes(rng.randrange(1, 300)) * rng.choice([1, 10, 1_000])
 
 

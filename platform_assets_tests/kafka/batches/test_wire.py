@@ -1,4 +1,4 @@
-"""Requests for evidence: answers, failures and wrong answers of scripted brokers."""
+"""Requests for evidence: scripted brokers give correct answers, wrong answers and errors."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_batch_that_the_broker_cuts_off_is_damage(start: Start) -> None:
 
 @pytest.mark.parametrize("compacted", [True, False])
 def test_empty_answers_below_a_stable_end_are_asked_again(start: Start, compacted: bool) -> None:
-    """A broker returns such answers when a read from tiered storage takes too long."""
+    """A broker returns such empty answers when a read from tiered storage takes too long."""
     script = Script(empty=[0] * 5)
     found = asked(start(script), patience=20.0, compacted=compacted)
     assert (found.records, dict(found.holes)) == (30, {})
@@ -371,7 +371,8 @@ def test_second_bootstrap_server_serves_where_the_first_is_down(start: Start) ->
 
 
 def test_a_quota_is_waited_out_and_its_empty_answers_are_no_missing_offsets(start: Start) -> None:
-    """A throttling broker answers at once, without data and with the time to wait (KIP-219), however long that time is."""
+    """A throttling broker answers immediately, without data and with the time to wait (KIP-219), however long that time
+    is."""
     script = Script(throttled=[300, 300, 300, 300, 300])
     began = time.monotonic()
     found = asked(start(script), patience=0.5)
@@ -389,7 +390,7 @@ def test_the_deadline_ends_the_wait_for_a_quota(start: Start) -> None:
 
 
 def loaded(broker: ScriptedBroker, patience: float = 1.0, limits: BatchLimits | None = None) -> list[int]:
-    """Return the offsets that the columnar loader reads from this broker, which has 30."""
+    """Return the offsets that the columnar loader reads from this broker, whose log has 30 offsets."""
     settings = ClientSettings("{}:{}".format(*broker.address), {}, limits or BatchLimits())
     brokers = Brokers(settings, "t", topic_id_text(TOPIC_ID), patience=patience, stopped=lambda: False)
     rows: list[pa.RecordBatch] = []
@@ -422,7 +423,8 @@ def test_an_empty_answer_is_no_age_of_a_record(start: Start) -> None:
 
 
 def near_by(start: Start, near: Script) -> tuple[Script, ScriptedBroker]:
-    """Return the script of a leader in another rack, and that leader; `near` is the script of the replica in rack `a`."""
+    """Return the script of a leader in another rack, and the leader itself; `near` is the script of the replica in rack
+    `a`."""
     replica = start(near)
     leader = Script(near=("a", *replica.address))
     return leader, start(leader)

@@ -1,4 +1,4 @@
-"""Evidence gathered from a real broker, compared with the producers' own record of every offset."""
+"""Evidence gathered from a real broker, compared with what the producers themselves recorded about every offset."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Truth = dict[int, dict[int, str]]
 
 @dataclass
 class History:
-    """A topic, and the fate of each offset according to its producers: `truth[partition][offset]` is a kind."""
+    """A topic, and the kind of each offset according to its producers: `truth[partition][offset]`."""
 
     broker: Broker
     topic: str
@@ -131,13 +131,13 @@ class History:
 
 @pytest.fixture
 def history(broker: Broker, topic: TopicMaker) -> History:
-    """Return a topic with two partitions whose history the test itself creates."""
+    """Return an empty topic with two partitions, which the test itself fills."""
     return History(broker, topic(partitions=2, stem="evidence"))
 
 
 @pytest.fixture(scope="module")
 def mixed(broker: Broker) -> History:
-    """Return a read-only topic with all kinds of transactions in one partition."""
+    """Return a topic with all kinds of transactions in one partition. Tests only read it."""
     name = f"evidence-mixed-{uuid.uuid4().hex[:8]}"
     broker.admin.create_topics([NewTopic(name, 1, -1)])[name].result(30)
     h = History(broker, name)
@@ -316,8 +316,8 @@ def test_dropped_segments_are_below_the_log_start(broker: Broker, topic: TopicMa
 
 @pytest.fixture(scope="module")
 def compacted(broker: Broker) -> dict[str, tuple[History, list[int]]]:
-    """Create a compacted topic for each compression type; return the topics with the offsets that a consumer still
-    reads."""
+    """Create a compacted topic for each compression type; return each topic with the offsets that a consumer can still
+    read."""
     config = {
         "cleanup.policy": "compact", "segment.ms": "300", "min.cleanable.dirty.ratio": "0.001",
         "delete.retention.ms": "60000", "min.compaction.lag.ms": "0", "max.compaction.lag.ms": "500",
@@ -463,7 +463,7 @@ def test_topic_re_created_or_deleted_while_it_is_read(history: History, again: b
 
 
 def test_a_quota_of_a_megabyte_a_second_is_waited_out(history: History) -> None:
-    """The broker first serves as much as its quota window of some seconds allows, and then sends empty answers without
+    """The broker first serves as much as its quota window of a few seconds allows, and then sends empty answers without
     delay."""
     producer = history.producer(transactional=False, options={"compression.type": "none"})
     history.send(producer, 140, size=100_000)
@@ -484,8 +484,8 @@ def test_a_quota_of_a_megabyte_a_second_is_waited_out(history: History) -> None:
 
 @pytest.fixture(scope="module")
 def long(broker: Broker) -> History:
-    """Return a read-only topic with two partitions. Each has a few thousand records in many batches, some
-    transactional."""
+    """Return a topic with two partitions, which tests only read. Each partition has a few thousand records in many
+    batches, some of them transactional."""
     name = f"evidence-long-{uuid.uuid4().hex[:8]}"
     broker.admin.create_topics([NewTopic(name, 2, -1)])[name].result(30)
     h = History(broker, name)
@@ -581,7 +581,7 @@ def test_broker_gone_and_back_while_it_is_read(broker: Broker, long: History) ->
 
 
 def test_the_leader_tells_which_offsets_are_on_its_own_disks(broker: Broker, topic: TopicMaker) -> None:
-    """The proof that the end was compacted depends on this; see `kafka.batches.reading`."""
+    """The proof that the end of a log was compacted depends on this; see `kafka.batches.reading`."""
     h = History(broker, topic(stem="evidence"))
     brokers = fetching.Brokers(h.settings, h.topic, h.topic_id, patience=10, stopped=lambda: False)
     try:

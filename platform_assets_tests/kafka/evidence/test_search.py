@@ -1,4 +1,5 @@
-"""Searching a log by batch headers: results compared with a plain search of any log, and the cost of the search."""
+"""Searching a log by batch headers: for random logs, the results equal those of a plain search, and the search stays
+cheap."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from platform_assets_tests.support.record_batches import CODECS, batch, marker, 
 
 TOPIC = TopicState("t", "A" * 22, (0,))
 BROKER_TIME = 10**9
-"""Timestamp of every marker: newer than any record."""
+"""Timestamp of every marker. It is newer than any record."""
 
 
 class Log(BatchSearch):
-    """A partition as bytes, served a few batches at a time as a broker would."""
+    """A partition as a list of batches, served a few at a time as a broker would."""
 
     def __init__(self, batches: list[bytes], served: int = 1, log_start: int = 0) -> None:
         super().__init__(Cluster(None, ClientSettings("localhost:1")), TOPIC)
@@ -34,10 +35,10 @@ class Log(BatchSearch):
 
 
 def any_log(rng: random.Random) -> tuple[list[bytes], int]:
-    """Return a log and its end. Its batches have one record or many, some are compacted, and between them are markers
-    and holes.
+    """Return a random log, and its end. Each batch has one record or many, and some batches are compacted. There are
+    markers and holes between the batches.
 
-    Timestamps equal offsets.
+    Each record's timestamp equals its offset.
     """
     batches, offset = [], rng.choice((0, 7))
     for _ in range(rng.randrange(1, 40)):
@@ -98,7 +99,8 @@ def test_a_marker_is_told_from_a_record() -> None:
 
 
 class Answering(BatchSearch):
-    """A partition whose fetches return `records` in order, each with its error code; the last answer is repeated."""
+    """A partition whose fetches return `records` in order, each answer with its error code; the last answer is
+    repeated."""
 
     def __init__(self, *records: bytes, errors: tuple[int, ...] = (0,), seconds: float = 20.0) -> None:
         super().__init__(Cluster(None, ClientSettings("localhost:1"), timeout=seconds), TOPIC)

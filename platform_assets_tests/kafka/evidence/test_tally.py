@@ -183,11 +183,11 @@ def test_evidence_that_does_not_add_up_is_refused() -> None:
 
 @dataclass
 class Log:
-    """A random log, and the fate of each of its offsets."""
+    """A random log, and the kind of each of its offsets."""
 
     compacted: bool
     batches: list[tuple[int, int, bytes]] = field(default_factory=list)
-    """`(base, last, bytes)`, last inclusive."""
+    """`(base, last, bytes)`; `last` is inclusive."""
     truth: dict[int, OffsetKind] = field(default_factory=dict)
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     """`(producer, first offset, offset of the abort marker)`."""
@@ -258,7 +258,7 @@ def random_log(rng: random.Random) -> Log:
 
 
 def read(log: Log, start: int, end: int, rng: random.Random) -> PartitionEvidence:
-    """Count the offsets of `[start, end)`, fetched in answers of any size."""
+    """Count the offsets in `[start, end)`, fetched in answers of random size."""
     t = tally(start, end, compacted=log.compacted)
     while not t.done:
         before = t.position
