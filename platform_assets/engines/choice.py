@@ -109,7 +109,7 @@ def choose_engine(
     """Return the engine for tables of `lake`. `settings` and `session` are called when their results are first needed.
 
     `session` returns the caller's own session, in which Spark's connector loads windows and in which tables are read.
-    If `remote` is given, the columnar engine sends its jobs to the session on that server that all processes share.
+    If `remote` is given, the columnar engine sends its jobs to the session that all processes share on that server.
     Without `remote`, these jobs go to the caller's session too.
     """
     connector = SparkEngine(lake, settings, session)

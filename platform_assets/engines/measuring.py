@@ -1,5 +1,5 @@
-"""The digests of a table's rows, computed in this process. The compiled code is loaded only when it is first called,
-because few processes need it."""
+"""The digests of a table's rows, computed in this process. The compiled code is loaded only on first use, because few
+processes need it."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ NO_ROWS = Measured.of_nothing()
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The committed records of one window. They are in the `ranges` of a topic id. `without` contains, for each
-    partition, the offsets to omit from the ranges.
+    """The committed records of one window. The records are in `ranges` of the topic with the id `topic_id`. `without`
+    contains, for each partition, the offsets to omit from the ranges.
 
     `window_column` is true if the window's files get a window column, because the table is flat. In that case,
     `field_ids` are the ids of the table's columns.

@@ -39,10 +39,10 @@ def committed(batches: Batches, aborted: Sequence[tuple[int, int]]) -> Mask:
     """Return, for each batch of magic 2, True if the batch contains committed records and is not a marker.
 
     `aborted` is the broker's list for this fetch: (producer id, first offset) of each aborted transaction that overlaps
-    the fetch. From the first offset on, the producer's batches are aborted up to the producer's next abort marker, or
-    up to the end of the fetch if there is no such marker. A control batch that the log cleaner has emptied does not
-    count as a marker, as in the Java client (`CompletedFetch.containsAbortMarker`). Raises Damage for a marker that
-    cannot be read.
+    the fetch. The producer's batches are aborted from this first offset up to the producer's next abort marker, or up
+    to the end of the fetch if there is no such marker. A control batch that the log cleaner has emptied does not count
+    as a marker, as in the Java client (`CompletedFetch.containsAbortMarker`). Raises Damage for a marker that cannot be
+    read.
     """
     attributes = batches.attributes
     control: Mask = attributes & CONTROL != 0
@@ -174,7 +174,7 @@ class OldFormat(Exception):
 
 
 class TimestampOutOfRange(Exception):
-    """Raised if the timestamp of the record at `offset` (in ms) does not fit in 64 bits as microseconds."""
+    """Raised if the timestamp (in ms) of the record at `offset` does not fit in 64 bits as microseconds."""
 
     def __init__(self, offset: int, timestamp: int) -> None:
         self.offset, self.timestamp = offset, timestamp

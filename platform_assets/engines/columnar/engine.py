@@ -144,8 +144,8 @@ class ColumnarEngine:
     ) -> Generator[StagedFiles | PlatformError, None, None]:
         """See `LoadEngine`. Uses one Spark job, in which small windows share a task.
 
-        If a job dies, another job loads the windows that were not yet yielded. In that job, windows do not share tasks,
-        so if a task dies again, it is clear which window caused this. The load of that window then fails.
+        If a job dies, another job loads the windows that had not yet been yielded. In that job, windows do not share
+        tasks, so if a task dies again, it is clear which window caused this. The load of that window then fails.
         """
         left, failed, apart = deque(orders), dict[str, PlatformError](), len(orders) == 1
         renewed = False

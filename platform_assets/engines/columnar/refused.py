@@ -60,7 +60,7 @@ def find_refused(
     The search has no time limit, because its duration depends on the size of the window. It raises
     BrokerUnreachableError if the brokers do not answer. If a broker itself reports a batch as corrupt, the search
     requests each following offset in turn until the broker sends data. Raises the same errors as `gather_evidence`, but
-    DamagedBatchError only for damage outside of record batches, for example in a marker.
+    raises DamagedBatchError only for damage outside of record batches, for example in a marker.
     """
     found = _RefusedOffsets(most)
     brokers = Brokers(settings, topic, topic_id, patience=_PATIENCE, stopped=lambda: False)

@@ -77,8 +77,8 @@ class Work:
     """All shares of a job, and the connection to the brokers.
 
     `options` are the names of the required client settings. The values of these settings come from the worker's own
-    environment. `limits` are the limits of this process. A partition with `rows_apart` rows or more gets a file of its
-    own.
+    environment. `limits` are the batch limits of this process. A partition with `rows_apart` rows or more gets a file
+    of its own.
     """
 
     bootstrap: str

@@ -79,7 +79,7 @@ def kafka_frame(
 
 
 def client_options(ranges: TopicRanges) -> dict[str, str]:
-    """Return the buffer and fetch sizes for the Kafka client. They are large for large ranges.
+    """Return the buffer and fetch sizes for the Kafka client. The sizes are large for large ranges.
 
     Records fetched beyond the end of a range stay in Spark's memory for a while without being used. A batch larger than
     the fetch size is still sent whole (KIP-74).

@@ -60,7 +60,7 @@ def row_hashes(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
     """Return a hash of each row's values. Equal values have equal hashes, and null counts as a distinct value. NaN is
     equal to NaN, and 0.0 is equal to -0.0.
 
-    Raises TypeError as `measured` does.
+    Raises TypeError in the same cases as `measured`.
     """
     if not columns or not len(columns[0]):
         return np.zeros(0, np.uint64)

@@ -370,6 +370,7 @@ class DecodeEngine:
 
 
 def files_layout(layout: pa.Schema) -> pa.Schema:
-    """Return the columns that tasks write to a table's files: all columns except `window`, and without comments."""
+    """Return the columns that tasks write to a table's files: all columns except `window`. The returned columns have no
+    comments."""
     fields = [field.remove_metadata() for field in layout if field.name != "window"]
     return pa.schema([f.with_type(_TOPIC_ID) if f.name == "topic_id" else f for f in fields])

@@ -69,7 +69,7 @@ def _first(rows: pa.RecordBatch, column: str, mask: pa.BooleanArray) -> tuple[Fa
 _TOPIC_ID: Final = pa.dictionary(pa.int32(), pa.string())
 BLOCK_BYTES: Final = 16 << 20
 BLOCK_ROWS: Final = 32_768
-"""Maximum bytes of columns, and maximum number of rows, that are decoded at a time."""
+"""Maximum number of bytes of column data, and maximum number of rows, to decode at a time."""
 
 
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:

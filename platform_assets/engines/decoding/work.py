@@ -68,7 +68,7 @@ class Report:
 
 
 BYTES_APART: Final = 16 << 20
-"""Bytes of raw-table columns that justify an additional task."""
+"""Bytes of column data in a raw table that justify an additional task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Some row groups of one window, which one task decodes. `number` is the number of this share within the window.
-    `below` is the output folder in both tables."""
+    """Row groups of one window that one task decodes. `number` is the number of this share within the window. `below`
+    is the output folder in both tables."""
 
     window: str
     below: str

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 
 PART_BYTES: Final = 32 << 20
-"""Number of bytes of columns that are sorted at a time."""
+"""Number of bytes of column data that are sorted at a time."""
 _BLOCK_BYTES: Final = 8 << 20
 _SAMPLE_ROWS: Final = 1 << 16
 _CODEC: Final = "lz4"
@@ -46,7 +46,7 @@ def _keys(rows: pa.Table | pa.RecordBatch, by: Sequence[str]) -> pa.Table:
 
 
 def sample_of(block: pa.RecordBatch, by: Sequence[str], every: int) -> pa.RecordBatch:
-    """Return the columns `by` of the rows in a block whose index is a multiple of `every`."""
+    """Sample a block: return the rows whose index is a multiple of `every`, with only the columns `by`."""
     return block.select(list(by)).take(pa.array(np.arange(0, block.num_rows, every)))
 
 

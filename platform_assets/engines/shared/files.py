@@ -27,9 +27,9 @@ from platform_assets.model.digest import Measured
 
 CODEC: Final = "zstd"
 ROW_GROUP_BYTES: Final = 8 << 20
-"""Bytes of columns that are collected before they are written. This limits a task's memory."""
+"""Bytes of column data that are collected before they are written. This limits a task's memory."""
 FILE_BYTES: Final = 512 << 20
-"""Bytes of columns after which a new file is started."""
+"""Bytes of column data after which a new file is started."""
 CONSTANT: Final = ("topic_id", "kafka_partition", "kafka_timestamp_type", WINDOW)
 """Columns of a raw table that have few distinct values. For these columns, a dictionary saves space."""
 COUNTING: Final = ("kafka_offset", "kafka_timestamp")
@@ -175,7 +175,7 @@ class _OpenFile:
             self._table.remove_files([self._name])
 
     def _write(self) -> pq.ParquetWriter:
-        """Write the waiting rows and return the writer. The writer is opened with the first rows, because they
+        """Write the waiting rows and return the writer. The writer is opened with the first rows, because these rows
         determine the codec of each column."""
         began = time.perf_counter()
         writer = self._writer = self._writer or self._opened()

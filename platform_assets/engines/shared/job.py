@@ -1,4 +1,4 @@
-"""Sending work to Spark's workers, and receiving their reports."""
+"""Sending work to Spark's workers, and receiving the workers' reports."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ class WrittenFile:
 
 
 def _moment(microseconds: int) -> str:
-    """Return a time in the text form of Delta's protocol, which has milliseconds as Kafka's timestamps do."""
+    """Return a time in the text form of Delta's protocol. Like Kafka's timestamps, this form has a precision of
+    milliseconds."""
     moment = _EPOCH + timedelta(microseconds=microseconds)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.").rjust(20, "0") + f"{moment.microsecond // 1000:03d}Z"
 
@@ -149,7 +150,8 @@ def file_from_json(value: Mapping[str, Any]) -> WrittenFile:
 
 
 def is_unsupported(report: Mapping[str, Any]) -> bool:
-    """Return True if the report, of any kind of job, is from a worker that does not have this code. It has only an error."""
+    """Return True if a report from any kind of job comes from a worker that does not have this code. Such a report
+    contains only an error."""
     return "unsupported" in report
 
 

@@ -43,7 +43,7 @@ REDACTED: Final = {
     "spark.sql.redaction.string.regex": f'(?i)key:[ ]"[^"]*(?:{SECRET_NAMES})[^"]*"[^"]*value:.*',
 }
 """Patterns for text that Spark must not show. Each session sets them in addition to its server's patterns, because a
-user's own server may show everything that is sent to it."""
+user's own server might show everything that is sent to it."""
 _REDACTED_BY_SERVER: Final = "spark.redaction.regex"
 
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -151,7 +151,7 @@ def _redact(spark: SparkSession) -> None:
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Return True if a Java pattern matches in `text`, or if Python cannot parse the pattern."""
+    """Return True if a Java pattern matches anywhere in `text`, or if Python cannot parse the pattern."""
     try:
         return re.search(pattern, text) is not None
     except re.error:
@@ -203,8 +203,8 @@ _MOST_REFUSED: Final = 1_000
 
 
 def is_ended(text: str) -> bool:
-    """Return True if Spark's message means that the session has ended. Its jobs have then ended too, without a
-    commit."""
+    """Return True if Spark's message means that the session has ended. In that case, the session's jobs have ended too,
+    without a commit."""
     return any(sign in text for sign in _ENDED)
 
 
