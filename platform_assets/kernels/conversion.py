@@ -1,7 +1,7 @@
 """Kernels that convert pieces of ASCII text to typed values, by the rules of `decoding/conversion`.
 
-Piece `i` is `data[starts[i]:starts[i] + sizes[i]]`. A negative size stands for a null, which is skipped. A kernel marks
-the values that it cannot decide in `undecided`. The results for marked values have no meaning.
+Piece `i` is `data[starts[i]:starts[i] + sizes[i]]`. A negative size stands for a null, which is skipped. For each value
+that a kernel cannot decide, it sets a mark in `undecided`. The results for marked values have no meaning.
 """
 
 from __future__ import annotations

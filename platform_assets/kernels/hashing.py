@@ -1,4 +1,4 @@
-"""XXH64 with a running seed, as Spark's `xxhash64` chains the hashes of its columns.
+"""XXH64 with a running seed, which chains the hashes of columns in the same way as Spark's `xxhash64`.
 
 The function is the one in https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md. The hash of a column is the
 seed for the next column, and a null leaves the seed unchanged.

@@ -108,7 +108,7 @@ class Writing:
 
 
 def engines_of(topics: str, unsupported: str) -> tuple[list[str | None], AutoEngine]:
-    """Load one window of each of `topics` with an engine that does not support the topics in `unsupported`. Return the
+    """Load one window of each of `topics`. The columnar engine does not support the topics in `unsupported`. Return the
     name of the engine that wrote each window."""
     records = Records("t", "A" * 22, "2026-01-01-00:00", TopicRanges({0: OffsetRange(0, 1)}))
     orders = [Order(records, f"load-{n}", TableRef.raw(t)) for n, t in enumerate(topics)]

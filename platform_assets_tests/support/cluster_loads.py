@@ -37,7 +37,7 @@ SPECULATION: Final[Mapping[str, str]] = {
     "spark.executor.heartbeatInterval": "5s",
 }
 """Server settings that make Spark start a copy of a task as soon as the other of two tasks is done, or if the only task
-takes long."""
+takes a long time."""
 
 
 @dataclass(frozen=True)

@@ -336,7 +336,7 @@ class Machine:
 
     @contextmanager
     def _tried(self, what: str) -> Iterator[None]:
-        """Accept that the command in the block is refused with an error of the platform. Any other error is a defect."""
+        """Allow the command in the block to fail with an error of the platform. Any other error is a defect."""
         try:
             yield
         except PlatformError as e:

@@ -45,7 +45,7 @@ RUNS: Final = (
 def outcome(code: int, arguments: Sequence[str]) -> str:
     """Return the meaning of pytest's exit code.
 
-    A run without tests is a failure, unless `arguments` may have excluded all tests.
+    A run without tests is a failure, unless `arguments` might have excluded all tests.
     """
     if code == 0:
         return "passed"

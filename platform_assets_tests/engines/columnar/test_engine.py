@@ -64,7 +64,7 @@ def engines(lk: TopicLake, settings: ClientSettings | None = None) -> tuple[Colu
 
 
 def whole(lk: TopicLake, **changes: Any) -> Records:
-    """Return records of a window that cover everything in the topic."""
+    """Return the `Records` of a window that covers everything in the topic."""
     ranges = TopicRanges({p: OffsetRange(0, end) for p, end in lk.high_watermarks().items()})
     raw_table.create(Lake.at(lk.root).table(TableRef.raw(lk.topic)), lk.topic)
     found = Records(lk.topic, lk.cluster.topic(lk.topic).topic_id, "2026-03-01-00:00", ranges)
@@ -214,7 +214,7 @@ def test_a_worker_that_is_killed_is_named_by_what_it_read(lake: LakeMaker) -> No
 
 
 def test_a_worker_without_memory_is_named_by_what_it_read_and_works_again_with_more(lake: LakeMaker) -> None:
-    """From the time when the worker contacts its first broker, it can use only a few megabytes more memory."""
+    """After the worker has contacted its first broker, it can allocate only a few more megabytes."""
     lk = lake()
     key = lk.window_of([Record(bytes(100_000), partition=0) for _ in range(200)])
     proxy = Proxy(int(lk.bootstrap.rpartition(":")[2]))

@@ -79,8 +79,8 @@ def test_garbage_is_looked_for_among_what_came_after_the_first_task() -> None:
 
 @pytest.mark.parametrize(("code", "begun"), [(worker.CODE, 1), ("another", 0)])
 def test_a_worker_of_other_code_is_left_as_it_is(code: str, begun: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Call the function that Spark maps in the same way as the worker calls it. An older release on the worker might
-    lack a function that this release would call."""
+    """Call the mapped function in the same way as Spark's worker. An older release on the worker might lack a function
+    that this release would call."""
     monkeypatch.setattr("platform_assets.engines.shared.job.CODE", code)
     assert list(job._mapped(Nothing(), "platform_assets.engines.columnar.task")(iter(()))) == []
     assert worker._tasks == begun
