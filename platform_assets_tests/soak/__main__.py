@@ -50,21 +50,21 @@ _SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.de
 
 
 class Report:
-    """Report of findings. They are printed as they come, and again as tables at the end."""
+    """A report of findings. Findings are printed as soon as they are reported, and again as tables at the end."""
 
     def __init__(self) -> None:
         self.failed = 0
         self._lines: dict[str, list[str]] = {}
 
     def add(self, header: str, line: str, anomalies: Sequence[str]) -> None:
-        """Add a row to the table that has this header."""
+        """Add a row to the table with this header."""
         self._lines.setdefault(header, []).append(line)
         self.failed += bool(anomalies)
         print(line, flush=True)
 
     @contextmanager
     def going_on(self, what: str) -> Iterator[None]:
-        """Record an error raised within the block as a finding, and continue after the block."""
+        """Record an error raised in the block as a finding, and continue after the block."""
         try:
             yield
         except Exception:  # noqa: BLE001 - one that does not heal must not hide what the others find
@@ -88,7 +88,7 @@ def _storms(report: Report, first: int, seeds: int, seconds: float, root: Path) 
 
 def _matrices(report: Report, first: int, seeds: int, seconds: float, root: Path, only: str) -> None:
     """Run the crash matrix on both engines. For each seed, shuffle the cells whose names contain `only`, and run as
-    many as fit into the seed's time limit."""
+    many as fit in the seed's time limit."""
     for seed in range(first, first + seeds):
         rng = random.Random(seed)
         chosen = [cell for engine in ENGINES for cell in cells(engine) if only in str(cell)]
@@ -124,7 +124,7 @@ def _days(report: Report, first: int, seeds: int, root: Path) -> None:
 
 
 def _histories(report: Report, first: int, seeds: int, root: Path) -> None:
-    """Load random logs with both engines, using one broker and one Spark server."""
+    """Load random logs with both engines. All logs use the same broker and the same Spark server."""
     with engines(root / "services", _SOON_COMPACTED) as (bootstrap, remote):
         session = connect(remote)
         done: list[histories.SeedResult] = []
@@ -165,7 +165,7 @@ def _decisions(report: Report, first: int, seeds: int, seconds: float, root: Pat
 
 
 def _races(report: Report, first: int, seeds: int, rounds: int, root: Path) -> None:
-    """Run the rounds of each seed in a folder and in an object store."""
+    """Run the rounds of each seed, once in a folder and once in an object store."""
     for seed in range(first, first + seeds):
         for store in (False, True):
             below = root / f"races-{seed}-{'s3' if store else 'folder'}"
@@ -189,7 +189,7 @@ def _canaries(report: Report, root: Path) -> None:
 
 
 def _fuzzing(report: Report, target: str, first: int, seeds: int, seconds: float, root: Path, case: int | None) -> None:
-    """For each seed, run different fuzz cases of a target, or run a single case."""
+    """For each seed, run different fuzz cases for a target, or run a single case."""
     for seed in range(first, first + seeds):
         found = running.run(target, seed, seconds, root / f"{target}-{seed}", case)
         report.add(running.HEADER, found.line(), found.anomalies)

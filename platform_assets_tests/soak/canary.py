@@ -1,9 +1,9 @@
-"""A day of hostile strings and secrets: all credentials are canaries, and all inputs carry attacks. Afterwards
+"""A day of hostile strings and secrets: all credentials are canaries, and all inputs carry attacks. Afterwards,
 everything is searched for both.
 
 The platform is started by `up --secure --registry`, with PostgreSQL for Dagster if the machine has it, an object store
-for backups, and a hostile schema registry. There are loads, decoding, decisions, erasures and errors, and every page of
-the UI is visited.
+for backups, and a hostile schema registry. The day includes loads, decoding, decisions, erasures and errors, and visits
+to every page of the UI.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ from testbed.loads import wait_until
 from testbed.object_store import ObjectStore, object_store
 
 _FORKED: Final = multiprocessing.get_context("forkserver")
-"""Commands that run as separate processes, forked from a process that has already imported the largest packages."""
+"""Context for commands that run as separate processes. They are forked from a process that has already imported the
+largest packages."""
 _FORKED.set_forkserver_preload(
     [*LIBRARIES, PLATFORM, "platform_assets.definitions", "platform_assets.cli.main", "__main__"]
 )
@@ -81,7 +82,7 @@ HEADER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Actions of the day, amount of data searched, and findings."""
+    """Actions of the day, the amount of data that was searched, and findings."""
 
     secrets: int
     commands: Counter[str]
@@ -105,8 +106,8 @@ class Outcome:
         )
 
     def details(self) -> str:
-        """Return lists of the actions taken, of the kinds of pages that showed each hostile string, and of all
-        findings."""
+        """Return lists of the commands that were run, of the kinds of pages that showed hostile text, of the hostile
+        strings shown, and of all findings."""
         kinds = (f"{kind} {number}" for kind, number in sorted(self.crawled.hostile.items()) if number)
         return "\n".join(
             (
@@ -120,7 +121,7 @@ class Outcome:
 
 @dataclass
 class Day:
-    """The platform below `root`, started by `serving`, and the output of its commands."""
+    """The platform below `root`, which `serving` starts, and the output of its commands."""
 
     root: Path
     registry: FakeRegistry
@@ -156,7 +157,7 @@ class Day:
         }
 
     def secrets(self) -> list[Secret]:
-        """Return every secret of the platform. `up` creates the secrets of the brokers."""
+        """Return every secret of the platform. The brokers' secrets are those that `up` creates."""
         folder = self.home.root / "security"
         passwords: dict[str, str] = json.loads((folder / "security.json").read_text())["passwords"]
         clients = ClientSettings.from_environment(self._env()).options["sasl.password"]
@@ -180,8 +181,8 @@ class Day:
     def command(
         self, *arguments: str, timeout: float = 300, changed: Mapping[str, str] = MappingProxyType({})
     ) -> tuple[int, str]:
-        """Run `platform-assets` with these arguments. Return its exit code and its output. The output must contain
-        nothing that a terminal acts on."""
+        """Run `platform-assets` with these arguments; return its exit code and its output. If the output contains
+        anything on which a terminal would act, this is a finding."""
         number = self.commands.total() + 1
         self.commands[arguments[0]] += 1
         # These print secrets, as documented.
@@ -210,7 +211,7 @@ class Day:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Run all services within the block."""
+        """Run all services while the block runs."""
         try:
             code, said = self.command("up", "--secure", "--brokers", "1", "--service", "kafka")
             assert code == 0, said
@@ -288,7 +289,8 @@ class Day:
         self.registry.unknown = (404, {}, json.dumps({"error_code": 40403, "message": TEXT}).encode())
 
     def produce(self) -> None:
-        """Produce records with hostile keys, values and headers, timestamped before the last window boundary."""
+        """Produce records with hostile keys, values and headers. Their timestamps are before the last window boundary.
+        """
         admin = AdminClient({**self.settings.librdkafka(), "log_level": 0})
         for made in admin.create_topics([NewTopic(t, 1, 1, config={"retention.ms": "-1"}) for t in TOPICS]).values():
             made.result(60)
@@ -305,8 +307,8 @@ class Day:
     # --- actions -----------------------------------------------------------------------------------------------
 
     def happen(self, broker: HostileBroker) -> None:
-        """Run the day itself. Its commands may fail, so their exit codes are ignored. A step that cannot continue is a
-        finding."""
+        """Run the day itself. Its commands may fail, so their exit codes are ignored. If a step cannot continue, this
+        is a finding."""
         lake = Ledger(Lake.at(self.root / "lake"))
         wait_until("windows are sealed", lambda: all(lake.windows(topic) for topic in TOPICS), _PATIENCE)
         # All records are older than the first window boundary.
@@ -449,7 +451,7 @@ class Day:
         return state.read_records(self.home)["dagster-webserver"].address
 
     def graphql(self, query: str, **variables: Any) -> Any:
-        """Send a GraphQL query to the UI and return the answer."""
+        """Send a GraphQL query to the UI; return the answer."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = urllib.request.Request(f"{self.address}/graphql", body, {"Content-Type": "application/json"})
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -457,7 +459,7 @@ class Day:
             return json.load(answer)
 
     def launch(self, job: str, op: str, config: dict[str, Any]) -> str:
-        """Launch a job as the UI does. Return the run id."""
+        """Launch a job as the UI does; return the run id."""
         selector = {**_LOCATION, "jobName": job}
         given = {"ops": {op: {"config": config}}}
         found = self.graphql(_LAUNCH, p={"selector": selector, "runConfigData": given})
@@ -472,8 +474,8 @@ class Day:
         return str(self.graphql(_FINISHED, id=run)["data"]["runOrError"].get("status"))
 
     def first_pages(self) -> list[str]:
-        """Return pages of runs, checks and assets that show text from records, and the pages that link to all other
-        pages."""
+        """Return the pages of runs, checks and assets that show text from records, and the pages from which all other
+        pages can be reached."""
         found = self.graphql(
             """{ runsOrError(limit: 10) { ... on Runs { results { runId } } }
                  assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks { name } } }
@@ -502,7 +504,7 @@ class Day:
 
 
 def run(root: Path, *, most_pages: int = 80) -> Outcome:
-    """Run the whole day below `root`. It needs Chromium. PostgreSQL is used only if the machine has it."""
+    """Run the whole day below `root`. The scenario needs Chromium. PostgreSQL is used only if the machine has it."""
     chromium = browser.executable(os.environ)
     if chromium is None:
         raise RuntimeError(f"no Chromium: {browser.REMEDY}")
@@ -598,4 +600,4 @@ def _quoted(text: str) -> str:
 
 
 def _quiet(line: str) -> None:
-    """Discard a line of output. The services' logs already contain the start-up messages."""
+    """Discard a line of output, because the services' logs already contain the start-up messages."""

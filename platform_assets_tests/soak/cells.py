@@ -1,4 +1,4 @@
-"""Cells of the crash matrix. Each cell is a fault and the point at which it strikes. Pure."""
+"""Cells of the crash matrix. Each cell is a fault and the point at which it strikes. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from platform_assets.model.declaration import EngineName
 from platform_assets_tests.soak.points import RUN_POINTS, SENSOR_POINTS, UPKEEP_POINTS, Point
 
 Place = Point | Literal["mid-read", "mid-merge"]
-"""The middle of a read or of a merge: the first new data file exists."""
+"""The middle of a read or of a merge. At this point, the first new data file exists."""
 Fault = Literal[
     "exception",
     "SIGKILL of the process",
@@ -21,8 +21,8 @@ Fault = Literal[
     "disk full",
     "a new run during the write of a killed one",
 ]
-"""The process is that of the run. For a fault in the sensor, it is the code server that Dagster's daemon keeps running;
-for a fault in upkeep, that of the command."""
+"""Kinds of faults. "The process" is the process of the run. For a fault in the sensor, it is the code server that
+Dagster's daemon keeps running; for a fault in upkeep, it is the process of the command."""
 
 _ANYWHERE: Final[tuple[Fault, ...]] = ("SIGKILL of the process", "SIGKILL of Spark", "SIGKILL of the broker")
 
@@ -45,7 +45,8 @@ class Cell:
 
 
 def store_cells(engine: EngineName) -> tuple[Cell, ...]:
-    """Return the cells for a lake in an object store. The store itself may die, but it has no disk that can fill up."""
+    """Return the cells for a lake in an object store. The store itself may be killed, but there is no disk that can
+    fill up."""
     found = [cell for cell in cells(engine) if cell.fault != "disk full"]
     places: tuple[Place, ...] = (*RUN_POINTS, "mid-read", *SENSOR_POINTS, *UPKEEP_POINTS)
     return (*found, *(Cell(place, "SIGKILL of the store", engine) for place in places))

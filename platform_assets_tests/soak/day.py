@@ -1,9 +1,10 @@
 """A day in minutes: everything that can happen to a topic's log happens to one topic, in random order, and the advice
 in messages is followed.
 
-A simulated operator reads `platform-assets status` and runs the commands that it names, one at a time. Nobody else does
-anything. The producer notes the log and offset of each record, so that the end can be judged: if a record is missing
-from the tables, a decision must have given it up, or Kafka must have lost it before a window contained it.
+A simulated operator reads `platform-assets status` and runs the commands that `status` recommends, one at a time.
+Nobody else does anything. The producer notes the log and offset of each record, so that the end can be judged: if a
+record is missing from the tables, a decision must have given it up, or Kafka must have lost it before a window
+contained it.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from testbed.loads import wait_until
 
 _PARTITIONS: Final = 2
 _BOUND: Final = 600.0
-"""Maximum seconds until a change is decided and everything is loaded. A failed window is requested again after at most
-ten minutes."""
+"""Maximum number of seconds until a change has been decided on and everything is loaded. A failed window is requested
+again after at most ten minutes."""
 _PATIENCE: Final = 30.0
 """Seconds to wait before running the same command again."""
 _HOT_KEYS: Final = 5
 _BATCH, _CUT_OFF = 20, 60
-"""Maximum number of records in a batch. It is also the maximum number of records that follow in a log that loses its
-end."""
+"""Limits for the number of sealed offsets that a log loses with its end: the minimum (inclusive) and the maximum
+(exclusive)."""
 _COMMAND: Final = re.compile(r"`platform-assets (accept-[^`]*)`")
 _BROKER: Final = {"log.cleaner.backoff.ms": "200", "log.segment.delete.delay.ms": "1000"}
 _COMPACT: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "segment.ms": "1000"}
@@ -54,7 +55,7 @@ _KEEP: Final = {"cleanup.policy": "delete"}
 @dataclass(frozen=True, slots=True)
 class Sent:
     """Location of an acknowledged record. A `hot` record shares its key with other records, so compaction may remove
-    it."""
+    the record."""
 
     partition: int
     offset: int
@@ -62,12 +63,13 @@ class Sent:
 
 
 Log = dict[bytes, Sent]
-"""Acknowledged records of one log of the topic, by value."""
+"""The acknowledged records of one of the topic's logs, by value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Events of the topic in order, decisions, and findings. `seconds` is the duration of the whole day."""
+    """Events of the topic in order, the commands that were run, and findings. `seconds` is the duration of the whole
+    day."""
 
     seed: int
     engine: EngineName
@@ -94,9 +96,9 @@ HEADER: Final = (
 
 
 class Writer:
-    """Producer that sends records all the time, except while it is `held`.
+    """A producer that sends records all the time, except while it is `held`.
 
-    `logs` are the topic's logs so far, the current log last. `made` is the number of values created; values are
+    `logs` are the topic's logs so far; the current log comes last. `made` is the number of values created; values are
     numbered from 0.
     """
 
@@ -121,13 +123,13 @@ class Writer:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Pause sending within the block. When the block begins, everything sent before has been acknowledged or has
-        finally failed."""
+        """Pause sending while the block runs. When the block begins, every record sent before has either been
+        acknowledged or failed for good."""
         with self._turn:
             yield
 
     def records(self, count: int) -> list[tuple[bytes, bytes, int, bool]]:
-        """Return new records: value, key, partition, and True if other records share the key."""
+        """Return new records as tuples of value, key, partition, and True if other records share the key."""
         found = []
         for _ in range(count):
             value = b"r%d" % self.made
@@ -138,7 +140,7 @@ class Writer:
         return found
 
     def note(self, value: bytes, partition: int, offset: int, *, hot: bool) -> None:
-        """Note the location at which a record was acknowledged."""
+        """Record the location at which a record was acknowledged."""
         self.logs[-1][value] = Sent(partition, offset, hot)
 
     def _send(self) -> None:
@@ -177,7 +179,8 @@ class _Day:
 
     @property
     def changes(self) -> Mapping[str, Callable[[], None]]:
-        """Possible changes by name. Each change is complete when its function returns."""
+        """The possible changes: maps the name of each change to the function that makes it. Each change is complete
+        when its function returns."""
         return {
             "retention overtakes": self.retention,
             "compaction": self.compaction,
@@ -190,14 +193,14 @@ class _Day:
 
     @property
     def admin(self) -> AdminClient:
-        """Return a new admin client, because an old one may have outdated metadata. The client's futures fail once the
-        client is garbage-collected."""
+        """Return a new admin client, because an old client may have outdated metadata. Keep a reference to the client:
+        its futures fail once it is garbage-collected."""
         return AdminClient({"bootstrap.servers": self.platform.bootstrap, "log_level": 0})
 
     # --- what happens ---------------------------------------------------------------------------------------------------
 
     def retention(self) -> None:
-        """Delete records of a sealed window before anything can load it."""
+        """Delete records in a sealed window before anything can load the window."""
         self.platform.kill("spark")
         try:
             newest = self._newest()
@@ -212,7 +215,7 @@ class _Day:
             self.platform.start("spark")
 
     def compaction(self) -> None:
-        """Let the log cleaner remove records that are replaced by newer records with the same key."""
+        """Let the log cleaner remove records that newer records with the same key replace."""
         before = self._cleaned()
         self._configure(_COMPACT)
         self._wait("the log cleaner has run", lambda: self._cleaned() > before)
@@ -240,8 +243,7 @@ class _Day:
             self.writer.logs.append({})
 
     def truncation(self) -> None:
-        """Lose the end of a partition's log, as in an unclean leader election, so that other records get the lost
-        offsets."""
+        """Lose the end of a partition's log, as in an unclean leader election. Other records get the lost offsets."""
         partition = self.rng.randrange(self.writer.partitions)
         self._wait(
             "enough of the partition is sealed", lambda: self._sealed(partition) - self._start(partition) > 2 * _CUT_OFF
@@ -308,8 +310,8 @@ class _Day:
     # ---------------------------------------------------------------------------------------------
 
     def wait_until_complete(self, since: datetime) -> None:
-        """Run the commands that `status` names until `status` reports nothing and the windows that ended after `since`
-        are loaded."""
+        """Run the commands that `status` recommends until `status` reports no problem and the windows that ended after
+        `since` are loaded."""
         deadline, code, text = time.monotonic() + _BOUND, -1, ""
         given_last, given_at = "", 0.0
         while True:
@@ -373,8 +375,8 @@ class _Day:
             future.result(30)
 
     def _cleaned(self) -> int:
-        """Return the sum of the offsets that the log cleaner has reached, according to its checkpoint files. Lines of
-        other topics may be included."""
+        """Return the sum of the offsets that the log cleaner has reached in the topic's partitions, according to its
+        checkpoint file."""
         file = self.platform.home.kafka / "cleaner-offset-checkpoint"
         lines = file.read_text().splitlines()[2:] if file.exists() else []
         return sum(int(line.split()[2]) for line in lines if line.split()[0] == self.topic)
@@ -413,7 +415,7 @@ def run(seed: int, root: Path, engine: EngineName, say: Callable[[str], None] = 
 
 
 def _anomalies(platform: Embedded, topic: str, logs: Sequence[Log], aborted: set[bytes]) -> tuple[list[str], int]:
-    """Return the anomalies of the table, and the number of acknowledged records that are missing from it."""
+    """Return the anomalies of the table, and the number of acknowledged records that are missing from the table."""
     counted = Counter(row.value for row in proof.rows(platform, topic))
     sent = {value for log in logs for value in log}
     found = [f"{value!r} is in {number} rows" for value, number in counted.items() if number > 1]

@@ -1,4 +1,5 @@
-"""Operators' decisions among loads, maintenance, damage and crashes, in random order, until the time is up."""
+"""Operators' decisions in the midst of loads, maintenance, damage and crashes, in random order, until the time is up.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ from typing import Final
 from platform_assets_tests.support import decision_machine
 
 STEPS: Final = 18
-"""Number of steps in a history, after its first loads."""
+"""Number of steps in a history, not counting its first loads."""
 HEADER: Final = "| seed | histories | steps | commands by outcome | findings |\n|---|---|---|---|---|"
 
 
 @dataclass
 class SeedResult:
-    """Result of one seed. `anomalies` are the faults, each with the shortest part of its history that shows the fault."""
+    """Result of one seed. `anomalies` are the faults, each with the shortest part of its history that still shows it.
+    """
 
     seed: int
     histories: int = 0
@@ -27,14 +29,14 @@ class SeedResult:
     anomalies: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """Return a row of the table."""
+        """Return the result as a row of the table."""
         met = ", ".join(f"{number:,} {what}" for what, number in sorted(self.met.items()))
         found = "; ".join(self.anomalies) or "none"
         return f"| {self.seed} | {self.histories:,} | {self.steps:,} | {met} | {found} |"
 
 
 def run(seed: int, seconds: float, root: Path) -> SeedResult:
-    """Run as many histories as fit into the given seconds, but at least two. Half of them use flat tables."""
+    """Run as many histories as fit in the given seconds, but at least two. Half of the histories use flat tables."""
     found, until = SeedResult(seed), time.monotonic() + seconds
     while found.histories < 2 or time.monotonic() < until:
         number, flat = found.histories, bool(found.histories % 2)

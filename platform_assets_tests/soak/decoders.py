@@ -14,7 +14,7 @@ HEADER: Final = "| seed | rounds | values judged | differences |\n|---|---|---|-
 
 @dataclass
 class SeedResult:
-    """Result of one seed. Each of `anomalies` names the other reader, the round and the value."""
+    """Result of one seed. Each string in `anomalies` mentions the other reader, the round and the value."""
 
     seed: int
     rounds: int = 0
@@ -22,12 +22,12 @@ class SeedResult:
     anomalies: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """Return a row of the table."""
+        """Return the result as a row of the table."""
         return f"| {self.seed} | {self.rounds:,} | {self.values:,} | {'; '.join(self.anomalies) or 'none'} |"
 
 
 def run(seed: int, seconds: float) -> SeedResult:
-    """Run every comparison once per round, for as many rounds as fit into the given seconds, but at least one."""
+    """Run every comparison once per round, for as many rounds as fit in the given seconds, but for at least one."""
     found, until = SeedResult(seed), time.monotonic() + seconds
     while not found.rounds or time.monotonic() < until:
         for name, judge in JUDGES.items():

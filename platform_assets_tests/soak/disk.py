@@ -1,4 +1,5 @@
-"""A small disk for one test that can be filled and emptied: a tmpfs, if this process can mount a tmpfs."""
+"""A small disk for one test. It can be filled and emptied. It is a tmpfs, if this process is allowed to mount a tmpfs.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Disk:
 
 @contextmanager
 def small_disk(path: Path, megabytes: int) -> Iterator[Disk | None]:
-    """Mount a disk of the given size at `path` while the block runs; yield None if this process cannot mount one."""
+    """Mount a disk of the given size at `path` while the block runs. If this process is not allowed to mount a disk,
+    yield None."""
     path.mkdir(parents=True, exist_ok=True)
     mounted = (
         os.geteuid() == 0

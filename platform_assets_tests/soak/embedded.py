@@ -1,6 +1,6 @@
 """A platform for one test without an operator: embedded services, the real daemon, and topics declared in YAML.
 
-Services are killed and started as a machine or a service supervisor would do it. No platform command is run.
+Services are killed and started as a machine or a service supervisor would do it, without running platform commands.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _UNFINISHED: Final = [s for s in dg.DagsterRunStatus if s.value not in ("SUCCESS
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Exit code and output of a platform command on both streams."""
+    """Exit code of a platform command, and its output on both streams."""
 
     code: int
     text: str
@@ -55,7 +55,7 @@ class Embedded:
     """A platform below `root`. `lake` contains its tables, `module` is its code location, and `given` are additional
     environment variables.
 
-    If `address` is set, the lake is in an object store: `given` contains the credentials, and the folder `lake`
+    If `address` is set, the lake is in an object store: `given` contains the store's credentials, and the folder `lake`
     contains the store's files. `properties` are settings of the broker. `instance_settings` override the settings of
     the embedded Dagster instance.
     """
@@ -102,7 +102,7 @@ class Embedded:
         )
 
     def declare(self, topic: str, start: datetime, engine: EngineName = "connector", **attributes: float) -> None:
-        """Write the YAML of a topic with windows of one minute. Topics are declared before `up`."""
+        """Write the YAML of a topic with windows of one minute. Declare all topics before `up`."""
         folder = self.root / "defs" / topic
         folder.mkdir()
         declared = {
@@ -113,14 +113,16 @@ class Embedded:
         (folder / "defs.yaml").write_text(text)
 
     def reach_by(self, kafka: int, spark: int) -> None:
-        """Make everything started from now on connect to the broker and to Spark through these loopback ports."""
+        """Make every process that is started from now on connect to the broker and to Spark through these loopback
+        ports."""
         remote = re.sub(r":\d+/", f":{spark}/", self.remote, count=1)
         self.given = {**self.given, KAFKA_ADDRESS: f"{LOOPBACK}:{kafka}", SPARK_ADDRESS: remote}
         self.environ |= self.given
 
     @contextmanager
     def running(self, services: Sequence[Service]) -> Iterator[Embedded]:
-        """Start the services one after the other at the start of the block. End them at its end, whatever their state."""
+        """Start the services one after another before the block runs. After the block, end them, whatever their state.
+        """
         try:
             for service in services:
                 self.start(service)
@@ -131,11 +133,11 @@ class Embedded:
     # --- services ---------------------------------------------------------------------------------------------
 
     def start(self, service: Service) -> ProcessRecord:
-        """Start a service, or restart it after it was killed, with the same data, port and token."""
+        """Start a service. If it was killed, it gets the same data, port and token as before."""
         return platform.start_service(service, self.home, self.options, report=_quiet, environ=self.environ)
 
     def record(self, service: Service) -> ProcessRecord:
-        """Return the record of a started service."""
+        """Return the record of a service that was started."""
         return state.read_records(self.home)[service]
 
     def is_alive(self, service: Service) -> bool:
@@ -152,7 +154,7 @@ class Embedded:
 
     @contextmanager
     def frozen(self, service: Service) -> Iterator[None]:
-        """Stop the service's main process (SIGSTOP) at the start of the block, and continue it at the end of the block."""
+        """Suspend the service's main process (SIGSTOP) while the block runs."""
         pid = self.record(service).pid
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -172,7 +174,7 @@ class Embedded:
         return self.given.get(SPARK_ADDRESS) or spark_server.remote(self.home, self.record("spark").address)
 
     def workers(self) -> list[psutil.Process]:
-        """Return the Python workers of the Spark server, both busy and idle."""
+        """Return the Spark server's Python workers, both busy and idle."""
         found = [p for p in family(self.record("spark")) if "pyspark.daemon" in _command(p)]
         # The oldest process is the daemon from which the workers are forked.
         return sorted(found, key=lambda p: p.create_time())[1:]
@@ -185,7 +187,7 @@ class Embedded:
 
     @property
     def settings(self) -> ClientSettings:
-        """Return settings for a client of the broker."""
+        """Return the settings for a client of the broker."""
         return ClientSettings(self.bootstrap)
 
     @property
@@ -205,7 +207,7 @@ class Embedded:
             yield found
 
     def unfinished_runs(self) -> list[str]:
-        """Return the ids of runs that Dagster lists as queued or running."""
+        """Return the ids of the runs that Dagster lists as queued or running."""
         with self.instance() as instance:
             return [r.run_id for r in instance.get_runs(dg.RunsFilter(statuses=_UNFINISHED))]
 
@@ -223,7 +225,7 @@ class Embedded:
 
     def begin(self, *arguments: str, first: str = "") -> subprocess.Popen[str]:
         """Start `platform-assets` with these arguments in the platform's environment. Standard output and standard
-        error go to one stream. The process executes the Python code `first` before the command."""
+        error go to the same stream. Before the command, the process executes the Python code `first`."""
         return subprocess.Popen(
             [sys.executable, "-c", f"{first}\n{_PROGRAM}", *arguments],
             cwd=CHECKOUT, env={**self.environ, "COLUMNS": "150"},
@@ -252,4 +254,4 @@ def _command(process: psutil.Process) -> str:
 
 
 def _quiet(line: str) -> None:
-    """Discard a line of output. The services' logs already contain the start-up messages."""
+    """Discard a line of output, because the services' logs already contain the start-up messages."""

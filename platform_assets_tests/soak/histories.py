@@ -43,11 +43,11 @@ _LARGEST: Final = 20 << 20
 _STRANGE_NAMES: Final = (b"\xff\xfe", b"a\xc3", b"\xed\xa0\x80", b"\xf0\x9f\x98", b"\xe0\x80\x80", "ü€".encode())
 _NAMES: Final = ("", "a", "trace-id", "ü€😀", "x" * 40)
 _TOGETHER: Final = 4
-"""Number of transactions that are open at the same time."""
+"""Maximum number of transactions that are open at the same time."""
 _CLEANED: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "segment.ms": "50"}
 _KEPT: Final = {"cleanup.policy": "delete", "min.cleanable.dirty.ratio": "0.5", "segment.ms": "604800000"}
 _LATEST: Final = 2**41
-"""Upper bound of the timestamps of records (ms), exclusive, which is in the year 2039."""
+"""Exclusive upper bound of the timestamps of records, in ms. It is in the year 2039."""
 _ENGINES: Final[tuple[EngineName, EngineName]] = ("columnar", "connector")
 
 
@@ -56,7 +56,7 @@ _READERS: Final = ("a read_committed consumer", "delta-rs", "polars", "DuckDB", 
 
 @dataclass
 class SeedResult:
-    """Number of comparisons for one seed's log, and the differences found."""
+    """The number of comparisons for one seed's log, and the differences found."""
 
     seed: int
     kind: str = ""
@@ -70,7 +70,7 @@ class SeedResult:
     anomalies: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """Return a row to put below `HEADER`."""
+        """Return the result as a row for a table with `HEADER`."""
         holes = ", ".join(f"{n:,} {kind.replace('_', ' ')}" for kind, n in sorted(self.holes.items())) or "none"
         return (
             f"| {self.seed} | {self.kind} | {self.sent:,} | {self.rows:,} | {holes} | {self.windows} | "
@@ -100,7 +100,7 @@ def run(
     size: int = 4_000,
     loaded: Callable[[Sequence[TopicLake]], None] = lambda lakes: None,
 ) -> SeedResult:
-    """Create the log of a seed with about `size` records, and load it with both engines, each into a separate lake
+    """Create the log of a seed with about `size` records, and load the log with both engines, each into a separate lake
     below `root`.
 
     `loaded` is called with both lakes before they are compared.
@@ -135,14 +135,13 @@ def run(
 
 
 class _Log:
-    """A topic filled at random by `rng`."""
+    """A topic that is filled at random, using `rng`."""
 
     def __init__(self, rng: random.Random, lake: TopicLake, found: SeedResult) -> None:
         self.rng, self.lake, self.found = rng, lake, found
         self.partitions = rng.randint(1, 4)
         self.strange_names = rng.random() < 0.4
-        """True if there are header names that are not UTF-8. The client used to compare rows cannot return such names.
-        """
+        """True if some header names are not UTF-8. The client with which rows are compared cannot return such names."""
         self._compacted = rng.random() < 0.4
         self._by_append_time = rng.random() < 0.3
         self._codec = rng.choice(("producer", *("uncompressed", *_CODECS[1:])))
@@ -153,7 +152,7 @@ class _Log:
         found.kind = ", ".join(kinds + ["names that are not UTF-8"] * self.strange_names)
 
     def make(self, size: int) -> None:
-        """Create the topic, fill it, and close its windows. Nothing changes the topic afterwards."""
+        """Create the topic, fill it, and close its windows. After this, nothing changes the topic."""
         self._create()
         deeds: list[Callable[[], None]] = [
             *[self._burst] * 6, *[self._begin] * 4, *[self._end] * 4, *[self._handmade] * 3, self._large, *[self._close] * 3,
@@ -199,7 +198,7 @@ class _Log:
             self._open.pop(self.rng.randrange(len(self._open))).end(commit=self.rng.random() < 0.6)
 
     def _handmade(self) -> None:
-        """Send a batch in a form that clients other than librdkafka may produce."""
+        """Send a batch in a form that librdkafka does not produce, but other clients may."""
         names = _STRANGE_NAMES if self.strange_names else [n.encode() for n in _NAMES]
         made = []
         for number in range(self.rng.randint(1, 6)):
@@ -213,7 +212,7 @@ class _Log:
         self._count([Record(m.value, partition=partition) for m in made])
 
     def _large(self) -> None:
-        """Occasionally send a record of several megabytes, which exceeds the broker's fetch size."""
+        """In some calls, send a record of several megabytes, which exceeds the broker's fetch size."""
         if self.rng.random() < 0.3:
             value = self.rng.randbytes(self.rng.choice([1 << 20, 5 << 20, _LARGEST]))
             self._send(self._producer(), [Record(value, b"large", self.rng.randrange(self.partitions))])
@@ -241,8 +240,8 @@ class _Log:
         return tuple((self.rng.choice(_NAMES), self._bytes(30)) for _ in range(count)) or None
 
     def _key(self) -> bytes | None:
-        """Return a key. For a compacted topic, it is one of a few keys, because such topics reject records without a
-        key."""
+        """Return a random key. For a compacted topic, choose among a few keys, because such topics reject records
+        without a key."""
         if self._compacted:
             return b"k%d" % self.rng.randrange(50)
         return self._bytes(20)
@@ -325,7 +324,8 @@ def _digests(receipt: Receipt) -> tuple[int, int, object]:
 
 
 def _compare_digests(lakes: Sequence[TopicLake], keys: Sequence[str], found: SeedResult) -> None:
-    """Compare the receipts for the same windows: rows, digests of the offsets, and digests of the content."""
+    """Compare both engines' receipts for each window: the number of rows, the digest of the offsets, and the digest of
+    the content."""
     table = TableRef.raw(lakes[0].topic)
     first, *others = ({k: r for k, r in lk.ledger.receipts(table).items() if k in keys} for lk in lakes)
     for other in others:
@@ -379,7 +379,7 @@ def _compare_rows(lakes: Sequence[TopicLake], found: SeedResult, *, headers: boo
 
 
 def _digest(rows: Iterable[tuple[Any, ...]]) -> bytes:
-    """Return a digest of rows in order, including the window keys and all other columns."""
+    """Return a digest of all rows in order. It covers the window keys and all other columns."""
     found = hashlib.sha256(repr(COLUMNS).encode())
     for row in rows:
         found.update(repr(row).encode())

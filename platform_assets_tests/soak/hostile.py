@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final
 
 MARK: Final = "c4n4ry"
-"""Marker that occurs only in addresses which a hostile string tries to make a browser request."""
+"""Marker that only hostile strings contain, for example in addresses that they try to make a browser request."""
 FORGED: Final = f"2026-01-01 00:00:00 CRITICAL {MARK} logged in"
 """Line that hostile strings try to forge in a log."""
 MARKUP: Final = (
@@ -35,9 +35,9 @@ CONTROLS: Final = (
 TEXT: Final = " ".join((*MARKUP, *CONTROLS))
 LONG: Final = TEXT + "x" * 20_000
 ARGUMENT: Final = TEXT.replace("\x00", "")
-"""Hostile text that fits into an argument or an environment variable."""
+"""Hostile text that fits in an argument or an environment variable."""
 FILE_NAME: Final = f"part-\x1b[31m\u202e\n{MARK}<img src=x>![a](b).parquet"
-"""Hostile but valid file name."""
+"""Hostile but valid name for a file."""
 TOPICS: Final = ("www.t0pic.example", "_em_.__strong__", "-rf", "http.t0pic", "avro.t0pic", "protobuf.t0pic")
 """Topic names that Kafka allows: a URL, markup, a command-line option."""
 

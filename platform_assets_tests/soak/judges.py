@@ -1,5 +1,5 @@
-"""Search for leaked secrets and hostile strings: in bytes, in text that people print, in processes, rows and stored
-Markdown."""
+"""Search for leaked secrets and hostile strings: in bytes, in text that people display, in processes, in rows, and in
+stored Markdown."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _AROUND: Final = 60
 _TEXT_SUFFIXES: Final = frozenset({".log", ".err", ".out", ".json", ".yaml", ".txt", ".svg", ".env"})
 _ROTATED: Final = re.compile(r"\.log\.\d+$")
 _SEGMENT: Final = re.compile(r"\d{20}\.log")
-"""Name of a partition's folder in a broker's data folder."""
+"""Pattern for the names of segment files in a broker's data folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret, and the kinds of processes that may have the secret in their environment."""
+    """A secret, and the kinds of processes that are allowed to have the secret in their environment."""
 
     name: str
     value: str
     entitled: frozenset[str]
 
     def forms(self) -> Iterator[bytes]:
-        """Return the plain, base64 and hex forms of the value."""
+        """Yield the plain, base64 and hex forms of the value."""
         plain = self.value.encode()
         yield plain
         yield base64.b64encode(plain).rstrip(b"=")
@@ -48,12 +48,13 @@ class Secret:
 
 
 def secrets_in(content: bytes, secrets: Iterable[Secret]) -> list[str]:
-    """Return the names of the secrets that the bytes contain in any form."""
+    """Return the names of those secrets that the bytes contain in any form."""
     return [secret.name for secret in secrets if any(form in content for form in secret.forms())]
 
 
 def acts_in(text: str) -> str | None:
-    """Return the first part of the text that a terminal would act on or that forges a log line; None if there is none."""
+    """Describe the first part of the text on which a terminal would act, or which forges a log line. Return None if
+    there is no such part."""
     for at, c in enumerate(text):
         if c not in _KEPT and unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp"):
             return f"{c.encode('unicode_escape').decode()} in {text[max(0, at - _AROUND) : at + _AROUND]!r}"
@@ -63,7 +64,7 @@ def acts_in(text: str) -> str | None:
 
 
 def is_text(path: Path) -> bool:
-    """Return True if the file is one that people print as text."""
+    """Return True if people would display the file as text."""
     if _SEGMENT.fullmatch(path.name):
         return False
     return path.suffix in _TEXT_SUFFIXES or bool(_ROTATED.search(path.name))
@@ -71,7 +72,7 @@ def is_text(path: Path) -> bool:
 
 @dataclass
 class Looked:
-    """The amount of data that a search has covered, and its findings."""
+    """The amount of data that a search covered, and its findings."""
 
     files: int = 0
     size: int = 0
@@ -79,8 +80,8 @@ class Looked:
 
 
 def files(root: Path, secrets: Sequence[Secret], private: Sequence[Path], inputs: Path | None = None) -> Looked:
-    """Search each file below `root`. There must be no secrets outside the `private` folders and, except in `inputs`, no
-    text that a terminal acts on."""
+    """Search each file below `root`. There must be no secrets outside the `private` folders. Except in `inputs`, there
+    must be no text on which a terminal would act."""
     looked, found = Looked(), []
     for path in sorted(root.rglob("*")):
         if not path.is_file() or path.is_symlink():
@@ -123,7 +124,8 @@ def tables(lake: Path, secrets: Sequence[Secret]) -> Looked:
 
 
 def processes(services: Mapping[str, str], secrets: Sequence[Secret]) -> Looked:
-    """Search the arguments and environments of all processes. `services` maps marks to names of services.
+    """Search the arguments and environments of all processes. `services` maps the marks of processes to the names of
+    services.
 
     A process without such a mark must not have any secrets. `files` counts processes.
     """
@@ -149,7 +151,7 @@ def processes(services: Mapping[str, str], secrets: Sequence[Secret]) -> Looked:
 def rows(url: str, secrets: Sequence[Secret]) -> Looked:
     """Search each row of each table in a PostgreSQL database, read with plain SQL. `files` counts rows.
 
-    Events are also parsed as JSON. Their Markdown and descriptions must be inert.
+    Events are also parsed as JSON. The Markdown and the descriptions in them must not contain active elements.
     """
     import sqlalchemy
 
@@ -169,8 +171,8 @@ def rows(url: str, secrets: Sequence[Secret]) -> Looked:
 
 
 def live_markdown(value: Any) -> Iterator[str]:
-    """Yield untrusted active elements of Markdown and descriptions anywhere in `value`, including those in JSON within
-    strings."""
+    """Yield untrusted active elements in Markdown and descriptions anywhere in `value`. Strings that contain JSON are
+    searched too."""
     if isinstance(value, dict):
         for name, each in value.items():
             # The UI does not request this description; the message contains it as text as well.
@@ -190,7 +192,7 @@ def live_markdown(value: Any) -> Iterator[str]:
 
 
 def live(text: str) -> Iterator[str]:
-    """Return those images, links and HTML in a Markdown text that come from a hostile string, or whose address contains
+    """Yield the images, links and HTML in a Markdown text that come from a hostile string, or whose address contains
     the marker."""
     for token in _MARKDOWN.parse(text):
         for each in (token, *(token.children or ())):
@@ -203,7 +205,7 @@ def live(text: str) -> Iterator[str]:
 
 
 def _picture(address: str) -> bytes | None:
-    """Return the SVG embedded in the address of a picture; None for any other address."""
+    """Return the SVG that is embedded in the address of a picture; None for any other address."""
     kind, comma, content = address.partition(",")
     if not comma or not kind.startswith("data:image/svg+xml"):
         return None

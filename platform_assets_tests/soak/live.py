@@ -1,4 +1,5 @@
-"""Live producers: numbered records at an even pace through any outage, with the outcome of each send."""
+"""Live producers. They send numbered records at an even pace through any outage, and record the outcome of each send.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def create(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> No
 
 
 class LiveProducer:
-    """Producer that sends `rate` records a second, and waits as long as necessary for the broker. `sends` lists
+    """A producer that sends `rate` records a second, and waits as long as necessary for the broker. `sends` lists the
     acknowledged records."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, rate: int = 100) -> None:
@@ -43,7 +44,7 @@ class LiveProducer:
 
     @contextmanager
     def sending(self) -> Iterator[LiveProducer]:
-        """Send while the block runs. At the end of the block, wait until every record is acknowledged."""
+        """Send while the block runs. After the block, wait until every record is acknowledged."""
         thread = threading.Thread(target=self._send, name="live producer")
         thread.start()
         try:
@@ -74,8 +75,7 @@ class LiveProducer:
 
 
 class TransactionalProducer:
-    """Producer that sends one transaction after the other through any outage. After an error, a new producer takes
-    over.
+    """A producer that sends one transaction after another through any outage. After an error, a new client takes over.
 
     `sends` has the outcome of each record. If a commit was not answered, the outcome is unknown.
     """
@@ -89,7 +89,7 @@ class TransactionalProducer:
 
     @contextmanager
     def sending(self) -> Iterator[TransactionalProducer]:
-        """Send while the block runs. No transaction is open when the block has ended."""
+        """Send while the block runs. After the block, no transaction is open."""
         with ThreadPoolExecutor(1, "transactional producer") as pool:
             future = pool.submit(self._send)
             try:

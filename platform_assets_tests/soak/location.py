@@ -1,4 +1,4 @@
-"""The platform's own code location, for processes that fail when orders tell them to; see `points`."""
+"""The platform's own code location, for processes that fail when a test orders them to; see `points`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Runs cells of the crash matrix on one platform, one after the other: a fault strikes, then nobody intervenes.
+"""Runs cells of the crash matrix on one platform, one after another: in each cell, a fault strikes, and nobody
+intervenes.
 
 Each cell has its own topic with 100,000 records in transactions of 750 records, some of them aborted, in windows that
 have ended. The topic's sensor seals the windows once the gate is open, runs load them, and the fault strikes when some
-of them are loaded. A fault of upkeep strikes the command, which runs while other windows are loaded.
+of them are loaded. A fault in upkeep strikes the command, which runs while other windows are loaded.
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ _DOWN_SECONDS: Final = 5.0
 _LOOK: Final = 3.0
 _ON_ONE_PLATFORM: Final = 6
 _BOUND: Final = 900.0
-"""Maximum seconds until everything has recovered. A killed run is detected and restarted, and a failed run is requested
-again, each several times."""
+"""Maximum number of seconds until everything has recovered. This allows a killed run to be detected and restarted, and
+a failed run to be requested again, each several times."""
 _SLOW: Final = 200_000
-"""Bytes per second. This is slow enough that a killed run is still writing when the next run writes too."""
+"""Fetch quota in bytes per second. It is so low that the write of a killed run is still in progress when the next run
+begins to write."""
 _WITH_POINTS: Final = (
     "import os; from platform_assets_tests.soak.points import Orders, install; "
     "install(Orders.below(os.environ['PLATFORM_HOME']))"
@@ -63,8 +65,8 @@ _SERVICES: Final[dict[Fault, Service]] = {"SIGKILL of Spark": "spark", "SIGKILL 
 
 @dataclass(frozen=True, slots=True)
 class CellOutcome:
-    """Result of a cell. `strikes` is the number of faults caused, and `healed_after` the seconds from the last fault to
-    recovery."""
+    """Result of a cell. `strikes` is the number of faults caused, and `healed_after` is the number of seconds from the
+    last fault to recovery."""
 
     cell: Cell
     records: int
@@ -99,8 +101,9 @@ def run(
     say: Callable[[str], None] = print,
     store: ObjectStore | None = None,
 ) -> Iterator[CellOutcome]:
-    """Run each cell of `chosen`, in order, that begins before `until` (a value of `time.monotonic`), and yield its
-    outcome. All cells run on one platform below `root`. The platform's lake is in `store` if one is given.
+    """Run the cells in `chosen`, in order, and yield the outcome of each cell. No cell begins after `until` (a value of
+    `time.monotonic`). All cells run on one platform below `root`. If `store` is given, the platform's lake is in that
+    store.
 
     Raises AssertionError if a cell does not recover in time or its fault could not be caused.
     """
@@ -133,7 +136,7 @@ def run(
 
 def batches(chosen: Sequence[Cell]) -> Iterator[Sequence[Cell]]:
     """Split the cells into batches, one batch for each platform. Batches are needed because every sensor ticks all the
-    time, even if it only finds its gate closed."""
+    time, even while its gate is closed."""
     for first in range(0, len(chosen), _ON_ONE_PLATFORM):
         yield chosen[first : first + _ON_ONE_PLATFORM]
 
@@ -173,8 +176,8 @@ class _Matrix:
         return CellOutcome(cell, len(sends), strikes, healed_after, reader.versions, len(orphans), tuple(found))
 
     def _orphans_that_stay(self, topic: str, orphans: Sequence[Path]) -> list[str]:
-        """Return orphan files that are not removed by the next load of their windows and, if that load has nothing to
-        commit or they are not in the folder of a window, not by VACUUM either."""
+        """Load the windows of orphan files again, and run VACUUM. Return findings about commands that failed and about
+        orphan files that remain."""
         if not orphans:
             return []
         table = proof.table_of(self.platform, topic)
@@ -199,7 +202,8 @@ class _Matrix:
         return Order(topic, point, deed, loaded=0 if point in SENSOR_POINTS else self.rng.choice(some))
 
     def _strike_upkeep(self, cell: Cell, order: Order, name: str) -> bool:
-        """Run upkeep once enough windows are loaded, and cause a fault of it. Return False as in `_strike`."""
+        """Run upkeep once enough windows are loaded, and cause a fault in it. Return False in the same case as
+        `_strike`."""
         topic = order.topic
         wait_until(f"{order.loaded} windows are loaded", lambda: self._loaded(topic) >= order.loaded, _BOUND)
         running = self.platform.begin("upkeep", f"raw/{topic}", "--quiet-hours", "0", first=_WITH_POINTS)
@@ -211,7 +215,8 @@ class _Matrix:
                 self.wrong.append(f"upkeep ended in a traceback: {text[-1000:]}")
 
     def _upkeep_at_rest(self, topic: str) -> list[str]:
-        """Run upkeep without a fault. Return findings: it must succeed and leave fewer files than windows."""
+        """Run upkeep without a fault; return findings. Upkeep must succeed and leave fewer files than there are
+        windows."""
         found, self.wrong = self.wrong, []
         ended = self.platform.command("upkeep", f"raw/{topic}", "--quiet-hours", "0")
         if ended.code:
@@ -223,7 +228,8 @@ class _Matrix:
         return loaded_windows(self.platform.ledger, topic)
 
     def _strike(self, cell: Cell, order: Order, name: str, is_over: Callable[[], bool] | None = None) -> bool:
-        """Cause a fault from outside the process. Return False if everything was done before the point was reached."""
+        """Cause a fault from outside the process. Return False if the work ended before the process reached the point.
+        """
         pid = self._at_the_point(name, is_over or (lambda: self._is_done(order.topic)))
         if pid is None:
             return False
@@ -236,7 +242,8 @@ class _Matrix:
         return True
 
     def _at_the_point(self, name: str, is_over: Callable[[], bool]) -> int | None:
-        """Return the process that has reached the point of an order; None if everything was over first."""
+        """Wait for a process to reach the point of an order; return the process id. Return None if the work ended
+        before a process reached the point."""
         deadline = time.monotonic() + _BOUND
         look = time.monotonic() + _LOOK
         while time.monotonic() < deadline:
@@ -251,7 +258,7 @@ class _Matrix:
 
     @contextmanager
     def _in_the_middle(self, cell: Cell, topic: str, name: str) -> Iterator[None]:
-        """Let the waiting write begin. The block starts when one of the data files exists."""
+        """Let the waiting write begin. The block runs once the first of the write's data files exists."""
         table = proof.table_of(self.platform, topic)
         # Other windows are loaded while upkeep merges.
         table = table / SHARED if cell.is_of_upkeep else table
@@ -294,7 +301,7 @@ class _Matrix:
         return proof.is_covered(self.platform, topic) and proof.progress(self.platform, [topic]).complete
 
     def _filled(self, topic: str, start: datetime) -> list[Send]:
-        """Produce the topic's records in transactions, spread over the topic's windows. Return the outcome of each
+        """Produce the topic's records in transactions, spread over the topic's windows; return the outcome of each
         record."""
         producer = Producer(
             {"bootstrap.servers": self.platform.bootstrap, "transactional.id": topic, "linger.ms": 5, "log_level": 2}

@@ -1,7 +1,7 @@
 """Outages as a user meets them: a live producer, the real daemon, a service or disk that is unavailable for minutes,
 and no intervention.
 
-The output of `platform-assets status` during each outage is recorded, because that is what a user sees.
+The output of `platform-assets status` during each outage is recorded, because users see this output.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _SERVICES: Final[dict[OutageName, tuple[Service, ...]]] = {
 }  # fmt: skip
 _DISK_MEGABYTES: Final = 256
 _BOUND: Final = 900.0
-"""Maximum seconds until everything is loaded after a service is back. A failed window is requested again after at most
-ten minutes."""
+"""Maximum number of seconds until everything is loaded after a service is back. A failed window is requested again
+after at most ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Output of a command at the moment `at` of an outage."""
+    """Output of a command at the time `at`, during an outage."""
 
     at: str
     answer: Answer
@@ -42,7 +42,8 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """One outage of `minutes`, and the seconds until recovery. `anomalies` is empty if everything was verified."""
+    """One outage that lasted `minutes`, and the number of seconds until recovery. `anomalies` is empty if everything
+    was verified."""
 
     name: OutageName
     engine: EngineName
@@ -88,8 +89,8 @@ def run(
     before: float = 1.5,
     say: Callable[[str], None] = print,
 ) -> Outage:
-    """Cause one outage of a platform below `root`. It lasts `minutes`, and begins `before` minutes after the first
-    record.
+    """Cause one outage on a platform below `root`. The outage lasts `minutes`, and begins `before` minutes after the
+    first record.
 
     Raises AssertionError if not all windows are loaded in time after the outage.
     """

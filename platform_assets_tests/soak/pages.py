@@ -1,5 +1,5 @@
-"""Crawls every page of Dagster's UI in Chromium. No untrusted content may be active there, and no other address may be
-requested."""
+"""Crawls every page of Dagster's UI in Chromium. No untrusted content may be active on these pages, and they may not
+request any other address."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONTROLS: Final = frozenset(c for text in CONTROLS for c in text if not c.ispri
 _QUIET_MS: Final = 500
 _MOST_WAITS: Final = 40
 _FOLDED: Final = ("[Show Markdown]", "[Show JSON]", "View full message", "Show more")
-"""Texts of the controls that expand folded parts of a page."""
+"""Labels of the controls that expand folded parts of a page."""
 _LOGS: Final = re.compile(r"/runs/[0-9a-f-]{36}")
 """Pages on which Dagster itself turns addresses in text into links. Such links show their target and need a click."""
 
@@ -42,7 +42,7 @@ class Crawled:
     requests: int = 0
     links: int = 0
     hostile: Counter[str] = field(default_factory=Counter)
-    """Number of pages whose text contains a hostile string, by kind."""
+    """Number of pages whose text contains a hostile string, by kind of page."""
     shown: set[str] = field(default_factory=set)
     """Hostile strings that a page has shown as text, literally or escaped."""
     found: list[str] = field(default_factory=list)
@@ -106,7 +106,7 @@ def _look(page: Page, address: str, path: str, crawled: Crawled, pending: Collec
 
 
 def _text(page: Page, path: str, crawled: Crawled) -> None:
-    """Note the text that the page shows."""
+    """Record the hostile strings in the text that the page shows."""
     text = "".join(page.inner_text("body").split())
     raw = {each for each in _CONTROLS if each in text}
     crawled.found += [f"{path} shows {each!a} unescaped" for each in sorted(raw)]
@@ -114,8 +114,8 @@ def _text(page: Page, path: str, crawled: Crawled) -> None:
 
 
 def _forms(hostile: str) -> Iterator[str]:
-    """Return a hostile string in the forms in which a page may show it, without whitespace: literal, or with
-    escapes, which JSON doubles."""
+    """Yield the forms in which a page may show a hostile string, without whitespace: literal, with escapes, and with
+    escapes inside JSON, which doubles their backslashes."""
     escaped = line(hostile)
     for form in (hostile, escaped, json.dumps(escaped)[1:-1]):
         # Some control characters are not displayed at all.
@@ -124,14 +124,14 @@ def _forms(hostile: str) -> Iterator[str]:
 
 
 def _kind(path: str) -> str:
-    """Return the kind of a page: the first part of its path, and the view if the path names one."""
+    """Return the kind of a page: the first part of its path, and the view if the path contains one."""
     kind = path.split("?")[0].split("/")[1] or "home"
     view = re.search(r"[?&]view=(\w+)", path)
     return f"{kind}, {view[1]}" if view else kind
 
 
 def _wait_until_idle(page: Page, pending: Collection[Any]) -> None:
-    """Wait until all requests of the page are answered and its text no longer grows."""
+    """Wait until all requests of the page have been answered and the page's text no longer grows."""
     before = -1
     for _ in range(_MOST_WAITS):
         page.wait_for_timeout(_QUIET_MS)
@@ -158,8 +158,8 @@ def _judge(page: Page, address: str, path: str, crawled: Crawled) -> list[str]:
 
 
 def _is_live(url: str, host: str) -> bool:
-    """Return True if an address is untrusted: it contains the marker, it is a script, or its host is neither ours nor
-    Dagster's."""
+    """Return True if an address is untrusted: it contains the marker, it is a script, or its host belongs neither to
+    the platform nor to Dagster."""
     parts = urlsplit(url)
     if parts.scheme in ("", "data", "blob", "about") and MARK not in unquote(url):
         return False
@@ -168,6 +168,5 @@ def _is_live(url: str, host: str) -> bool:
 
 
 def _is_page(path: str) -> bool:
-    """Return True if a path is a page of the UI that should be visited. Of the many pages of run logs and partitions,
-    only some are visited."""
+    """Return True if a path is a page of the UI that should be visited."""
     return not re.search(r"^/(graphql|logs|download|debug|static|dagit)|[?&](cursor|logFileKey)=", path)

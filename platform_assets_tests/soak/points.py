@@ -1,8 +1,8 @@
-"""Points of a load, of a sensor tick and of upkeep at which a test can make the process fail, die or wait from within.
+"""Points in a load, in a sensor tick and in upkeep at which a test can make the process fail, die or wait from within.
 
 The product has no hooks. In a process whose code location is `soak.location`, `install` wraps some methods in functions
-of this module. Orders are files in the data folder's subfolder `orders` that define what happens at a given point. Each
-order is executed once, by the first process that claims it.
+from this module. Orders are files in the data folder's subfolder `orders` that define what happens at a given point.
+Each order is executed once, by the first process that claims it.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ RunPoint = Literal[
     "ledger written",
     "event sent",
 ]
-"""Points of a run, for one window: nothing is done; the window's offsets are known and Kafka has them; the window's
-files are written next to those of the table; the files are committed, but the loader has no answer yet; the loader has
-the answer; the ledger has the receipt; Dagster has the materialization."""
+"""Points in a run, for one window, in order: nothing is done; the window's offsets are known and Kafka has them; the
+window's files are written next to those of the table; the files are committed, but the loader has no answer yet; the
+loader has the answer; the ledger has the receipt; Dagster has the materialization."""
 SensorPoint = Literal["tick begun", "cuts taken", "cuts recorded", "tick done"]
-"""Points of the sensor: nothing is done; the cuts are known; the ledger has the cuts; everything is done, but Dagster
-has not been informed."""
+"""Points in the sensor, in order: nothing is done; the cuts are known; the ledger has the cuts; everything is done, but
+Dagster has not been informed."""
 UpkeepPoint = Literal[
     "merge planned",
     "files merged",
@@ -60,28 +60,30 @@ UpkeepPoint = Literal[
     "files deleted",
     "upkeep recorded",
 ]
-"""Points of the command `upkeep`, for one table: the files to merge are known; the merged files are written and proved;
-they are committed, but upkeep has no answer yet; upkeep has the answer; a checkpoint is written, and old log files are
-deleted; files that no kept version needs are deleted; the outcome is recorded."""
+"""Points in the command `upkeep`, for one table, in order: the files to merge are known; the merged files are written
+and proved; the merged files are committed, but upkeep has no answer yet; upkeep has the answer; a checkpoint is
+written, and old log files are deleted; files that no kept version needs are deleted; the outcome is recorded."""
 Point = RunPoint | SensorPoint | UpkeepPoint
 RUN_POINTS: Final[tuple[RunPoint, ...]] = get_args(RunPoint)
 SENSOR_POINTS: Final[tuple[SensorPoint, ...]] = get_args(SensorPoint)
 UPKEEP_POINTS: Final[tuple[UpkeepPoint, ...]] = get_args(UpkeepPoint)
 
 Deed = Literal["raise", "kill", "lose the answer", "wait"]
-"""raise: an error that the platform does not expect; kill: SIGKILL, sent by the process to itself; lose the answer: the
-work before the point is done, but its caller gets a broken connection; wait: until `Orders.release`."""
+"""raise: raise an error that the platform does not expect; kill: the process sends SIGKILL to itself; lose the answer:
+the work before the point is done, but its caller gets a broken connection; wait: wait until `Orders.release` is called.
+"""
 
 _PATIENCE: Final = 600.0
 
 
 class SoakFault(Exception):
-    """The error that an order makes a point raise."""
+    """The error that a point raises when an order says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A fault for `topic` at `point`, to be caused once at least `loaded` windows of the topic with rows are loaded."""
+    """A fault for `topic` at `point`. It is caused once at least `loaded` windows of the topic that have rows are
+    loaded."""
 
     topic: str
     point: Point
@@ -91,13 +93,13 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Orders in a folder. The test gives them, and processes of the platform execute them."""
+    """Orders in a folder. The test writes them, and processes of the platform execute them."""
 
     folder: Path
 
     @classmethod
     def below(cls, home: str | Path) -> Orders:
-        """Return the orders of the platform with this data folder."""
+        """Return the orders for the platform with this data folder."""
         return cls(Path(home) / "orders")
 
     def give(self, name: str, order: Order) -> None:
@@ -108,7 +110,8 @@ class Orders:
         part.replace(self.folder / f"{name}.order")
 
     def taken_by(self, name: str) -> int | None:
-        """Return the process that has reached the point of an order; None if no process has yet."""
+        """Return the id of the process that has reached the point of an order; None if no process has reached it yet.
+        """
         try:
             return int((self.folder / f"{name}.taken").read_text() or 0) or None
         except FileNotFoundError:
@@ -119,7 +122,7 @@ class Orders:
         (self.folder / f"{name}.released").touch()
 
     def open_gate(self, topic: str) -> None:
-        """Let the sensor of a topic tick. Until then, it finds nothing to do."""
+        """Let the sensor of a topic tick. Before this call, the sensor finds nothing to do."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"{topic}.gate").touch()
 
@@ -136,7 +139,8 @@ class Orders:
         return True
 
     def take(self, topic: str, points: tuple[Point, ...], loaded: Callable[[], int]) -> tuple[str, Order] | None:
-        """Return an order for one of these points of this topic, if there is one and no other process has taken it."""
+        """Take an order for one of these points and this topic, and return it. Return None if there is no such order,
+        or if another process has taken it."""
         for path in sorted(self.folder.glob("*.order")) if self.folder.exists() else ():
             try:
                 order = Order(**json.loads(path.read_text()))
@@ -156,8 +160,8 @@ class Orders:
         return None
 
     def reach(self, topic: str, point: Point) -> None:
-        """Report that this process has reached `point`, and execute an order for the point. Raises the error that the
-        order names."""
+        """Report that this process has reached `point`. If there is an order for the point, execute it. Raises the
+        error that the order requires."""
         found = self.take(topic, (point,), lambda: _loaded(topic))
         if found is None:
             return
@@ -188,7 +192,7 @@ def in_run() -> bool:
 
 
 def in_upkeep() -> bool:
-    """Return True if this process is the command `upkeep`."""
+    """Return True if this process runs the command `upkeep`."""
     return sys.argv[1:2] == ["upkeep"]
 
 

@@ -1,4 +1,4 @@
-"""The production setup on one machine: the services of the Kubernetes manifests, a PostgreSQL server and three brokers.
+"""The production setup on one machine: the services in the Kubernetes manifests, a PostgreSQL server and three brokers.
 
 Master, workers, Connect server, code server, webserver and daemon are processes started with the commands in the
 manifests. They use free ports, and this machine's addresses instead of those of the pods. A supervisor restarts each
@@ -53,12 +53,12 @@ _REPOSITORIES: Final = b'{"query": "{repositoriesOrError {... on RepositoryConne
 
 @dataclass
 class Production(Embedded):
-    """The whole setup below `root`. Topics are declared before `serving`."""
+    """The whole setup below `root`. Declare all topics before calling `serving`."""
 
     token: str = field(repr=False, default_factory=lambda: secrets.token_hex(16))
     secret: str = field(repr=False, default_factory=lambda: secrets.token_hex(16))
     revived: Counter[str] = field(default_factory=Counter)
-    """Number of times that the supervisor restarted a process that had ended by itself."""
+    """Number of times that the supervisor restarted a process that had ended without being killed by a test."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,7 +77,7 @@ class Production(Embedded):
 
     @contextmanager
     def serving(self) -> Iterator[Production]:
-        """Run everything within the block, and end it afterwards, whatever its state."""
+        """Run everything while the block runs. After the block, end everything, whatever its state."""
         with ExitStack() as stack:
             # Not below `root`, which may be unreadable for the user that runs the server.
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="platform-postgres-")))
@@ -125,7 +125,7 @@ class Production(Embedded):
                 psutil.wait_procs(members, 30)
 
     def give_back(self, part: Part) -> None:
-        """Restart the part with its command and folders. Do not wait until it answers."""
+        """Restart the part with its command and folders. Do not wait until the part answers."""
         if part == "postgres":
             self.server.start()
         elif part in ALL:
@@ -212,7 +212,7 @@ class Production(Embedded):
         )
 
     def _localised(self, name: str, command: list[str]) -> list[str]:
-        """Return the command from the manifest with this machine's addresses, ports and sizes."""
+        """Return the command in the manifest, adapted to this machine's addresses, ports and sizes."""
         replaced = {
             "$(POD_IP)": _host(name),
             "spark://spark-master:7077": f"spark://localhost:{self.ports['master']}",
@@ -227,8 +227,8 @@ class Production(Embedded):
         return found
 
     def _ports_of(self, name: str) -> list[str]:
-        """Return ports and sizes as arguments to append to those of the manifest, because the last value of an option
-        wins."""
+        """Return ports and sizes as arguments to append to the arguments in the manifest. If an option occurs twice,
+        its last value takes effect."""
         ports = ["--port", str(self.ports[name])]
         if name == "master":
             return [*ports, "--web-port", str(self.ports["web"])]
@@ -241,7 +241,7 @@ class Production(Embedded):
         return [*ports, "--cores", "1", "--memory", "1g"]
 
     def _of_spark(self, name: str) -> dict[str, str]:
-        """Return the environment of a Spark process: that of the manifest, with separate folders."""
+        """Return the environment of a Spark process: the environment in the manifest, but with separate folders."""
         own = self.root / "processes" / name
         for folder in ("scratch", "tmp"):
             (own / folder).mkdir(parents=True, exist_ok=True)
@@ -269,13 +269,14 @@ class Production(Embedded):
 
 
 def _command(name: str) -> list[str]:
-    """Return the command and the arguments of a container in the manifests."""
+    """Return the command line of a container in the manifests: its command and its arguments."""
     (container,) = (c for _, c in containers() if c["name"] == name)
     return [*container["command"], *container.get("args", ())]
 
 
 def _host(name: str) -> str:
-    """Return the host of a part. Workers need separate addresses, by which Spark distinguishes machines."""
+    """Return the host of a part. Workers need separate hosts, because Spark distinguishes machines by their addresses.
+    """
     number = name.partition("worker-")[2]
     return f"127.0.0.{2 + int(number)}" if number else LOOPBACK
 
@@ -302,4 +303,4 @@ def _put_back(before: str | None) -> None:
 
 
 def _quiet(line: str) -> None:
-    """Discard a line of output. The services' logs already contain the start-up messages."""
+    """Discard a line of output, because the services' logs already contain the start-up messages."""

@@ -24,14 +24,15 @@ from platform_assets_tests.soak.embedded import Embedded
 from platform_assets_tests.support.history import Row, Send, check_history
 
 _UNFINISHED: Final = ("_temporary", "_staging", ".spark-staging*")
-"""Folders of writes that have not ended."""
+"""Names of folders that contain the files of unfinished writes."""
 _PAUSE: Final = 2.0
 """Seconds between two queries of the state. Each query costs as much as a small load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of the tables of `topics`: sealed windows, loaded windows, and whether runs are in progress."""
+    """Progress of several tables: the number of sealed windows, the number of loaded windows, and the number of
+    unfinished runs."""
 
     sealed: int
     loaded: int
@@ -39,7 +40,7 @@ class Progress:
 
     @property
     def complete(self) -> bool:
-        """Return True if all sealed windows are loaded and Dagster has nothing to do."""
+        """True if all sealed windows are loaded and Dagster has nothing to do."""
         return self.sealed == self.loaded and not self.unfinished
 
 
@@ -73,7 +74,8 @@ def healed(
     seconds: float,
     alive: Callable[[], None] = lambda: None,
 ) -> float:
-    """Wait until all records of `topics` are loaded and no run is in progress. Return the seconds that this took.
+    """Wait until all records of `topics` are loaded and no run is in progress; return the number of seconds that this
+    took.
 
     Raises AssertionError if it takes longer than `seconds`, because a user would have had to intervene.
     """
@@ -101,7 +103,7 @@ def rows(platform: Embedded, topic: str) -> list[Row]:
 
 
 def anomalies(platform: Embedded, topic: str, sends: Sequence[Send]) -> list[str]:
-    """Return the anomalies of the table after `sends`: from the history, the deep audit, and leftovers."""
+    """Return the anomalies that `sends`, the deep audit and a search for leftovers show in the topic's table."""
     windows = platform.ledger.windows(topic)
     found = [str(a) for a in check_history(sends, rows(platform, topic), [w.ranges for w in windows])]
     audit = platform.command("audit", f"raw/{topic}", "--deep")
@@ -111,7 +113,7 @@ def anomalies(platform: Embedded, topic: str, sends: Sequence[Send]) -> list[str
 
 
 def records_by_window(windows: Sequence[SealedWindow], places: Iterable[tuple[int, int | None]]) -> dict[str, int]:
-    """Count how many of `places` (partition, offset) are in each window."""
+    """Return the number of `places` (partition, offset) in each window."""
     found = dict.fromkeys((w.key for w in windows), 0)
     ends = {
         p: [w.ranges.by_partition[p].end for w in windows if p in w.ranges.by_partition] for p in _partitions(windows)
@@ -130,8 +132,8 @@ def _partitions(windows: Sequence[SealedWindow]) -> set[int]:
 
 
 def leftovers(platform: Embedded, topic: str) -> list[str]:
-    """Return leftovers of crashes that are never needed again: runs that never end, the processes of these runs, and
-    folders of writes."""
+    """Return leftovers of crashes that are never needed again: runs that never end, the processes of runs, and folders
+    of unfinished writes."""
     found = [f"run {run} never ends" for run in platform.unfinished_runs()]
     found += [f"process {pid} of a run is still running" for pid in platform.run_processes()]
     folder = Lake.at(platform.home.lake).table(TableRef.raw(topic))

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback whose connections can be slowed down, stalled and cut."""
+"""A TCP proxy on loopback. Its connections can be slowed down, stalled and cut."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK: Final = 1 << 16
 class Proxy:
     """Forward connections from `port` to `target`, a loopback port on which nothing needs to listen yet.
 
-    `delay` is the time in seconds for which each chunk of up to 64 KiB is held back.
+    Each chunk of up to 64 KiB is held back for `delay` seconds.
     """
 
     target: int
@@ -32,7 +32,7 @@ class Proxy:
 
     @contextmanager
     def serving(self) -> Iterator[Proxy]:
-        """Listen while the block runs. `port` is known from the start of the block."""
+        """Listen while the block runs. `port` is known once the block begins."""
         server = self._loop.run_until_complete(asyncio.start_server(self._accept, LOOPBACK, self.port))
         self.port = server.sockets[0].getsockname()[1]
         self._flowing.set()
@@ -52,7 +52,7 @@ class Proxy:
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """While the block runs, cut all existing connections, and cut new ones as soon as they are made."""
+        """While the block runs, cut all existing connections, and cut new connections as soon as they are made."""
         self._refusing = True
         self.cut()
         try:
@@ -62,7 +62,7 @@ class Proxy:
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
-        """Accept and keep connections while the block runs, but forward nothing, like a network that drops packets."""
+        """While the block runs, accept and keep connections, but forward nothing, like a network that drops packets."""
         self._loop.call_soon_threadsafe(self._flowing.clear)
         try:
             yield
@@ -71,7 +71,7 @@ class Proxy:
 
     @contextmanager
     def slowed(self, delay: float) -> Iterator[None]:
-        """Hold each chunk back for `delay` seconds while the block runs."""
+        """While the block runs, hold each chunk back for `delay` seconds."""
         self.delay = delay
         try:
             yield

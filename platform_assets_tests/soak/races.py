@@ -1,10 +1,10 @@
-"""Races, in rounds, between upkeep and a load, a repair, an erasure, a decode, a replay or another upkeep of the same
-windows.
+"""Races between upkeep and a rival that works on the same windows: a load, a repair, an erasure, a decode, a replay or
+another upkeep. They run in rounds.
 
-Each round has a separate small lake. Both rivals begin at the same time and take steps in a random order, which the
-seed reproduces. A step begins at each call in which a rival reads a table or changes it. A rival that lost the race
-must raise an error that allows another attempt, and that attempt must succeed. Afterwards polars finds each sent record
-once, all checks pass, and there is no file without a commit.
+Each round has a separate small lake. Both sides begin at the same time and take steps in a random order, which the seed
+reproduces. A step begins at each call with which a side reads a table or changes it. The side that loses the race must
+raise an error that allows another attempt, and that attempt must succeed. Afterwards, polars must find each sent record
+once, all checks must pass, and there must be no file without a commit.
 
 The records come from memory, and this process merges and decodes files with the code of Spark's workers. The plans,
 commits and proofs are those of a real lake.
@@ -58,8 +58,8 @@ Rows = dict[tuple[str, int, int], Any]
 
 @dataclass
 class RivalResult:
-    """Rounds of upkeep against one rival. `first` counts which side committed first, and `lost` counts how the losers
-    ended."""
+    """Rounds of upkeep against one rival. `first` counts which side committed first. `upkeep` and `outcomes` count how
+    the work of upkeep and of the rival ended."""
 
     seed: int
     place: str
@@ -90,7 +90,7 @@ def _counted(found: Counter[str]) -> str:
 
 
 def run_at(seed: int, rounds: int, root: Path, *, in_store: bool) -> Iterator[RivalResult]:
-    """Run the rounds of all rivals below `root`, either in the folder itself or in an object store that is started
+    """Run the rounds of all rivals below `root`, either in that folder itself or in an object store that is started
     there."""
     root.mkdir(parents=True)
     if not in_store:
@@ -107,8 +107,8 @@ def run_at(seed: int, rounds: int, root: Path, *, in_store: bool) -> Iterator[Ri
 def run(
     seed: int, rounds: int, root: Path, store: ObjectStore | None = None, rivals: Sequence[Rival] = RIVALS
 ) -> Iterator[RivalResult]:
-    """Run the rounds of each rival with lakes below `root`, or in `store`, and yield the rival's result. Lakes with
-    anomalies are kept."""
+    """Run the rounds of each rival with lakes below `root`, or in `store` if it is given, and yield each rival's
+    result. Lakes with anomalies are kept."""
     places = _Places(root, store)
     made = _templates(root / "templates")
     for rival in rivals:
@@ -121,7 +121,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Template:
-    """A lake that is copied for each round, and the records that its Kafka has."""
+    """A lake that is copied for each round, and the records that the round's simulated Kafka contains."""
 
     root: Path
     records: tuple[Any, ...]
@@ -148,13 +148,13 @@ def _value(window: int, partition: int, number: int) -> bytes:
 
 @dataclass(frozen=True)
 class _Places:
-    """Location of the lakes of the rounds."""
+    """Location of the lakes that the rounds use."""
 
     root: Path
     store: ObjectStore | None
 
     def copied(self, template: _Template, name: str) -> MadeTopic:
-        """Return a topic with a copy of a template's lake."""
+        """Copy a template's lake, and return a topic with that copy."""
         if self.store is None:
             shutil.copytree(template.root, self.root / name)
             return MadeTopic(self.root / name, records=list(template.records))
@@ -225,7 +225,7 @@ class _Round:
     # --- the rivals -------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Let another writer delete rows that are to be repaired, before the race begins."""
+        """Before the race begins, let another writer delete the rows that the race repairs."""
         if self.found.rival == "repair":
             for kind in _KINDS:
                 self._table(kind).delete(f"\"window\" = '{self.of.key}' AND kafka_offset % 3 = 1")
@@ -268,7 +268,7 @@ class _Round:
         return "erased"
 
     def _decode(self) -> str:
-        """Decode one window again, with another declaration, and decode another window for the first time."""
+        """Decode one window again with a different declaration, and decode another window for the first time."""
         new = self.windows[-2]
         self.topic.load(new)
         if new not in self.loaded:
@@ -321,7 +321,7 @@ class _Round:
             assert not (unnamed := self._unnamed(kind)), unnamed
 
     def _exact(self) -> None:
-        """Compare all rows that polars finds with the records that were sent and not erased."""
+        """Compare all rows that polars finds with the records that were sent, without those that were erased."""
         gone = {(w.key, p, o) for w, p, o in self.erased}
         for kind, windows in (("raw", self.loaded), ("decoded", self.decoded)):
             wanted = {
@@ -339,7 +339,8 @@ class _Round:
             assert not odd, f"{kind} differs at {sorted(odd)[:5]}"
 
     def _first(self, kind: TableKind, versions: Mapping[TableKind, int]) -> str:
-        """Return the rival that made the first commit after a version, according to the JSON of the log."""
+        """Return the side that made the first commit after the version in `versions`, according to the JSON files of
+        the log."""
         for path in sorted((self._place(kind) / "_delta_log").glob("*.json")):
             if int(path.stem) <= versions[kind]:
                 continue
@@ -362,8 +363,7 @@ class _Round:
 
 
 class _Turns:
-    """Two threads that take steps in turn. Only the random numbers decide the order, regardless of the speed of the
-    machine.
+    """Two threads that take steps in turn. Only the random numbers decide the order, whatever the speed of the machine.
 
     A step begins at each call that reads a table or changes it.
     """
@@ -376,7 +376,7 @@ class _Turns:
         self._next: int | None = None
 
     def of(self, number: int, work: Callable[[], str]) -> Callable[[], str]:
-        """Return a function that does the work in the turns of thread 0 or 1."""
+        """Return a function that does `work` in the turns of thread `number`, which is 0 or 1."""
 
         def taking_turns() -> str:
             self._number_of[threading.get_ident()] = number
@@ -392,7 +392,7 @@ class _Turns:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Turn the calls within the block into steps."""
+        """Turn the calls that are made while the block runs into steps."""
         with ExitStack() as stack:
             for owner, names in _STEPS.items():
                 for name in names:

@@ -1,4 +1,4 @@
-"""A reader that looks at a table while the table is loaded, and remembers what it saw of each window."""
+"""A reader that reads a table while the table is being loaded, and remembers which states of each window it saw."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAUSE: Final = 0.1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Sight:
-    """State of a window at one table version: the number of its rows, and the number of distinct offsets in them."""
+    """State of a window at one table version: the number of its rows, and the number of distinct offsets among them."""
 
     window: str
     rows: int
@@ -28,7 +28,8 @@ class Sight:
 
 @dataclass
 class Reader:
-    """Reader of each version of `table` that it finds while `reading`. `sights` are the distinct states that it saw."""
+    """A reader that reads each version of `table` it finds while `reading`. `sights` are the distinct states that it
+    saw."""
 
     table: Path
     sights: set[Sight] = field(default_factory=set)
@@ -50,8 +51,8 @@ class Reader:
             raise self.error
 
     def wrong(self, whole: Mapping[str, int]) -> list[str]:
-        """Return those sights of windows that were neither empty nor complete. `whole` has the number of rows of each
-        complete window."""
+        """Return the states in `sights` in which a window was neither empty nor complete. `whole` has the number of
+        rows of each complete window."""
         return [
             f"a reader saw {s.rows} rows with {s.offsets} offsets in window {s.window}, which has {whole.get(s.window, 0)} records"
             for s in sorted(self.sights)

@@ -19,7 +19,8 @@ HEADER: Final = "| seed | histories | loads judged, by outcome | differences |\n
 
 @dataclass
 class SeedResult:
-    """Result of one seed. Each of `anomalies` names the history and the fault. The lakes of such histories are kept."""
+    """Result of one seed. Each string in `anomalies` mentions the history and the fault. The lakes of these histories
+    are kept."""
 
     seed: int
     histories: int = 0
@@ -27,13 +28,14 @@ class SeedResult:
     anomalies: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """Return a row of the table."""
+        """Return the result as a row of the table."""
         met = ", ".join(f"{number:,} {what}" for what, number in sorted(self.met.items()))
         return f"| {self.seed} | {self.histories:,} | {met} | {'; '.join(self.anomalies) or 'none'} |"
 
 
 def run(seed: int, seconds: float, root: Path) -> SeedResult:
-    """Run as many histories as fit into the given seconds, but at least one, each with a separate lake below `root`."""
+    """Run as many histories as fit in the given seconds, but at least one. Each history has a separate lake below
+    `root`."""
     found, until = SeedResult(seed), time.monotonic() + seconds
     while not found.histories or time.monotonic() < until:
         folder = root / str(found.histories)

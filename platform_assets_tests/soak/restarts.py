@@ -1,7 +1,7 @@
-"""Kill each part of the production setup under load; after some seconds, the supervisor starts the part again.
+"""Kill each part of the production setup under load. After a few seconds, the supervisor starts the part again.
 
 Nobody intervenes. For each part, this module measures the time until all windows that had closed are loaded, all checks
-of these windows have passed, the UI has the code location, and `status` reports nothing.
+of these windows have passed, the UI has loaded the code location, and `status` reports no problem.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from platform_assets_tests.soak.production import PARTS, Part, Production
 from testbed.loads import wait_until
 
 BOUND: Final = 240.0
-"""Maximum seconds from the start of a part until everything has recovered."""
+"""Maximum number of seconds from the start of a part until everything has recovered."""
 _PARTITIONS: Final = 3
 _AWAY: Final = (3.0, 15.0)
-"""Minimum and maximum of the seconds for which a part is down."""
+"""Minimum and maximum number of seconds for which a part is down."""
 _PAUSE: Final = 1.0
 _UNFINISHED: Final = [s for s in dg.DagsterRunStatus if s.value not in ("SUCCESS", "FAILURE", "CANCELED")]
 _TOPIC: Final = "restarts"
@@ -38,10 +38,11 @@ _TOPIC: Final = "restarts"
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A part that was down for `away` seconds, and what happened until everything had recovered, `after` seconds later.
+    """A part that was down for `away` seconds, and what happened until everything had recovered, which took another
+    `after` seconds.
 
-    `windows` is the number of windows that closed in that time. `runs` is the number of runs requested in that time, of
-    which `failed` failed.
+    `windows` is the number of windows that closed in that time. `runs` is the number of runs that were requested in
+    that time; `failed` of them failed.
     """
 
     part: Part
@@ -67,7 +68,8 @@ HEADER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Actions and findings. `revived` are processes that ended by themselves and were restarted."""
+    """Actions and findings. `revived` counts the restarts of processes that had ended without being killed by the test.
+    """
 
     seed: int
     engine: EngineName
@@ -103,7 +105,7 @@ def run(
     bound: float = BOUND,
     say: Callable[[str], None] = print,
 ) -> Outcome:
-    """Restart each of `parts` once, in random order, on a platform below `root`.
+    """Kill and restart each of `parts` once, in random order, on a platform below `root`.
 
     Raises AssertionError if recovery from a restart takes longer than `bound` seconds.
     """
@@ -167,7 +169,8 @@ def _restart(platform: Production, part: Part, rng: random.Random, bound: float,
 
 
 def _amiss(platform: Production, at: datetime) -> str | None:
-    """Return the first condition that is not met yet for windows closed by the time `at`; None if all are met."""
+    """Describe the first condition that is not met yet for the windows that closed by the time `at`; return None if all
+    conditions are met."""
     edge = at.replace(second=0, microsecond=0)
     windows = platform.ledger.windows(_TOPIC)
     if not windows or windows[-1].window.end < edge:

@@ -1,8 +1,8 @@
-"""A soak: for some minutes, everything that can die, freeze or be cut off does so at random. Then all services return,
-and the result is verified.
+"""A soak: for some minutes, everything that can die, freeze or be cut off does so at random. After that, all services
+return, and the result is verified.
 
-There are proxies between client, broker and Spark. Two producers and upkeep run all the time. The checker of the random
-histories judges the result.
+There are proxies between the client, the broker and Spark. Two producers and upkeep run all the time. The result is
+judged by the same checker as that of the random histories.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ from platform_assets_tests.soak.upkeeps import Upkeeps
 
 PARTITIONS: Final = 3
 _LONGEST: Final = 10.0
-"""Maximum number of seconds for which something is down, frozen or cut off."""
+"""Maximum number of seconds for which a part is down, frozen or cut off."""
 _BOUND: Final = 900.0
-"""Maximum seconds until everything is loaded. A failed window is requested again after at most ten minutes."""
+"""Maximum number of seconds until everything is loaded. A failed window is requested again after at most ten minutes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Actions of a storm that lasts `seconds`, by kind, and the findings. `healed_after` is in seconds."""
+    """Result of a storm that lasted `seconds`: its actions, counted by kind, and its findings. `healed_after` is in
+    seconds."""
 
     seed: int
     engine: EngineName
@@ -120,7 +122,7 @@ class _Storm:
     rng: random.Random
 
     def blow(self, seconds: float) -> Counter[str]:
-        """Cause one fault after the other for this long. At the end, everything that was taken away is back."""
+        """Cause one fault after another for `seconds`. At the end, everything that was taken away is back."""
         deeds: Mapping[str, Callable[[], bool]] = {
             "SIGKILL of a run": self._kill_run,
             "SIGKILL of the code server": self._kill_code_server,

@@ -1,9 +1,9 @@
-"""A Structured Streaming reader of a decoded table through loads, late decodes, upkeep, maintenance by other writers,
-and repairs. Each record must be in the reader's sink exactly once.
+"""A Structured Streaming reader of a decoded table, which reads through loads, late decodes, upkeep, maintenance by
+other writers, and repairs. Each record must be in the reader's sink exactly once.
 
 The reader writes to a Delta table with a checkpoint. It begins without options, and stops at the first repair, because
-a repair replaces rows that it has read. From then on it uses `skipChangeCommits`. The rows that polars finds in the
-sink are compared with the producers' notes.
+a repair replaces rows that it has already read. From then on, it uses `skipChangeCommits`. The rows that polars finds
+in the sink are compared with the producers' notes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = 2
 TARGET: Final = 100_000
-"""Size in bytes of merged files. It is small so that there are many such files."""
+"""Size in bytes to which files are merged. It is small, so that there are many merged files."""
 _LOAD_EVERY: Final = 5.0
 _LATE: Final = 0.15
 """Fraction of the windows that are decoded later than the others."""
@@ -57,8 +57,9 @@ _STOPS: Final = "DELTA_SOURCE_TABLE_IGNORE_CHANGES"
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds between two upkeeps, between two actions of the other writer, and between two restarts of the reader; and
-    the fraction of the time after which rows are also damaged and repaired."""
+    """`upkeep`, `others` and `restart` are the seconds between two upkeeps, between two actions of the other writer,
+    and between two restarts of the reader. `repairs_from` is the fraction of the time after which rows are also damaged
+    and repaired."""
 
     upkeep: float = 60.0
     others: float = 45.0
@@ -68,7 +69,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Events in `seconds`, by kind, and the findings."""
+    """Events within `seconds`, counted by kind, and the findings."""
 
     seed: int
     seconds: float
@@ -96,7 +97,7 @@ HEADER: Final = (
 
 
 def run(seed: int, seconds: float, root: Path, pace: Pace = Pace(), *, rate: int = 30) -> Outcome:
-    """Run the reader for some seconds with services below `root`."""
+    """Run the reader for some seconds, with its own services below `root`."""
     with engines(root / "services") as (bootstrap, remote):
         return run_with(seed, seconds, root, bootstrap, remote, pace, rate=rate)
 
@@ -131,7 +132,7 @@ def _session(remote: str) -> Iterator[SparkSession]:
 
 @dataclass
 class _Tally:
-    """Events, counted by several threads."""
+    """Events and findings, which several threads record."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -173,11 +174,12 @@ class _World:
         self.reader = _StreamingReader(reads, self.place("decoded"), root, self.tally)
 
     def place(self, kind: str) -> Path:
-        """The folder of a table."""
+        """Return the folder of a table."""
         return self.root / "lake" / kind / self.lake.topic
 
     def go(self) -> None:
-        """Let all actors work for the given time. Work that is late is done at the end."""
+        """Let all actors work for the given time. After that, wait until they have finished the work that they have
+        begun."""
         self.load_next()
         self.decode_late()
         self.reader.start()
@@ -221,8 +223,8 @@ class _World:
     # --- those at work ----------------------------------------------------------------------------------------
 
     def _until_the_end(self, work: Callable[[], float]) -> None:
-        """Repeat some work. The work returns the seconds to wait before the next repetition. An error without a clear
-        outcome is a finding."""
+        """Repeat `work`, which returns the number of seconds to wait before the next repetition. If it raises an
+        unexpected error, this is a finding."""
         try:
             while time.monotonic() < self.until and not self.stop.wait(min(work(), self.until - time.monotonic())):
                 pass
@@ -237,8 +239,8 @@ class _World:
         return max(0.1, _LOAD_EVERY - (time.monotonic() - began))
 
     def load_next(self) -> bool:
-        """Close a window, load the windows that are not loaded, and decode the window now or later. Return False if
-        Kafka did not answer."""
+        """Close a window, load all windows that are not loaded yet, and decode them, unless their decoding is left for
+        later. Return False if Kafka did not answer."""
         try:
             self.lake.close_window()
         except Retryable as e:
@@ -271,7 +273,7 @@ class _World:
         return self._again("decode", lambda: decoder.decode(key).outcome)
 
     def _again(self, what: str, work: Callable[[], str]) -> str:
-        """Repeat an action after a lost race or an outage, as the sensor does. Return the outcome."""
+        """Try an action again after a lost race or an outage, as the sensor does; return the outcome."""
         for attempt in range(_ATTEMPTS):
             try:
                 outcome = work()
@@ -315,8 +317,8 @@ class _World:
         self.tally.add(f"upkeep: {outcome}")
 
     def _others(self) -> float:
-        """Let another writer maintain a table, or delete a row of it. The platform repairs the row by loading or
-        decoding again."""
+        """Let another writer maintain a table, or delete a row from it. If a row was deleted, the platform repairs it
+        by loading or decoding the window again."""
         rng = self.rngs[2]
         table = self.place(rng.choice(("decoded", "decoded", "raw")))
         if time.monotonic() > self.repairs_from and rng.random() < 0.4:
@@ -374,7 +376,7 @@ class _StreamingReader:
 
     @property
     def batches(self) -> int:
-        """Number of batches that are committed according to the checkpoint."""
+        """Number of batches that are committed, according to the checkpoint."""
         return len([f for f in (self._root / "checkpoint" / "commits").iterdir() if f.name.isdigit()])
 
     def start(self) -> None:
@@ -392,7 +394,7 @@ class _StreamingReader:
         self._started = time.monotonic()
 
     def look(self, restart_after: float) -> None:
-        """Start the query again if it has stopped, or restart it after some time."""
+        """If the query has stopped, start it again. If it has run for `restart_after` seconds, restart it."""
         if not self._query.isActive:
             self._resume()
         elif time.monotonic() - self._started > restart_after:

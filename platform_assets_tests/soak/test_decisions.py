@@ -1,5 +1,5 @@
-"""The `decisions` scenario finds and names a defect, shortens the history of the defect, and continues with the
-remaining histories."""
+"""The `decisions` scenario finds and reports a defect, shortens the history that shows the defect, and continues with
+the remaining histories."""
 
 from __future__ import annotations
 

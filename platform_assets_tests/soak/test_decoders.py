@@ -1,4 +1,4 @@
-"""The `decoders` scenario runs each comparison in each round, and finds and names a difference."""
+"""The `decoders` scenario runs each comparison in each round, and finds and reports a difference."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One key is erased from a very large number of windows: it is removed from every file of the lake, and the cost is
-measured."""
+"""One key is erased from a very large number of windows. The test checks that the key is gone from every file of the
+lake, and measures the cost."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from platform_assets.ledger.entries import ERASED
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved
 
 WINDOWS, RECORDS = int(os.environ.get("ERASURE_WINDOWS", "1000")), 100
-"""Number of windows, and number of records in each window. One record in each window has the key to erase. In every
-eighth window, this record is a dead letter if the window is decoded."""
+"""Number of windows, and number of records in each window. In each window, one record has the key to erase. In every
+eighth window, that record becomes a dead letter if the window is decoded."""
 DECODED_EACH = 4
-"""One window out of this many is decoded."""
+"""One out of every `DECODED_EACH` windows is decoded."""
 WHO, NEEDLE = b"customer-4711", b"zebra-in-pyjamas"
 
 

@@ -1,5 +1,5 @@
-"""A service or the disk is unavailable for a while under a live producer. Once it is back, everything is loaded without
-intervention."""
+"""A service or the disk is unavailable for a while, with a live producer. Once the service or disk is back, everything
+is loaded without intervention."""
 
 from __future__ import annotations
 

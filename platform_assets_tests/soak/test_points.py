@@ -1,4 +1,4 @@
-"""Each order is executed once, at its point and for its topic; and the points exist in the platform's code."""
+"""Each order is executed once, at its point and for its topic. All points exist in the platform's code."""
 
 from __future__ import annotations
 

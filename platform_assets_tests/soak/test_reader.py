@@ -1,5 +1,5 @@
-"""The reader distinguishes incomplete windows and windows with duplicates from complete ones, and remembers states that
-have passed."""
+"""The reader distinguishes incomplete windows and windows with duplicates from complete windows, and remembers states
+that no longer exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The `recovery` scenario finds and names a wrong row, keeps its lake, and continues with the remaining seeds."""
+"""The `recovery` scenario finds and reports a wrong row, keeps the lake that contains it, and continues with the
+remaining seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A minute of the scenario `streaming`: the reader has each record once, after loads, upkeep, other tools and repairs."""
+"""A minute of the scenario `streaming`: after loads, upkeep, maintenance by other tools, and repairs, the reader has
+each record once."""
 
 from __future__ import annotations
 

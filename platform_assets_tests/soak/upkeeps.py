@@ -23,7 +23,7 @@ _ENDED: Final = {0: "ended", -9: "killed"}
 
 @dataclass
 class Upkeeps:
-    """The command `upkeep` of a platform, for all windows that have ended. `outcomes` counts how the command's runs
+    """The command `upkeep` on a platform, for all windows that have ended. `outcomes` counts how the command's runs
     ended."""
 
     platform: Embedded
@@ -44,7 +44,7 @@ class Upkeeps:
             thread.join()
 
     def kill(self) -> bool:
-        """Kill a run of the command that is under way, with SIGKILL. Return False if there is none."""
+        """If a run of the command is under way, kill it with SIGKILL. Return False if there is no such run."""
         running = self._running
         if running is None or running.poll() is not None:
             return False
