@@ -1,1 +1,2 @@
-"""Speed of the platform and its peers, on the same broker, data and machine and in one run (`make bench`)."""
+"""Measuring the speed of the platform and of its peers, in one run, with the same broker, data and machine (`make
+bench`)."""

@@ -1,6 +1,7 @@
 """`make bench`: run every scenario next to its peers, in one run on one machine, and print and store the results.
 
-The services are those in `KAFKA_BOOTSTRAP_SERVERS` and `SPARK_REMOTE`, or separate services that end with the run.
+The services are those in `KAFKA_BOOTSTRAP_SERVERS` and `SPARK_REMOTE`. If these are not set, the run starts its own
+services and ends them when it is done.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _tell(console: Console, name: str, text: str) -> None:
 
 
 def show(measured: Measured, console: Console) -> None:
-    """Print the scenario as a table, followed by its goals."""
+    """Print the scenario's results as a table, followed by its goals."""
     setting = ", ".join(f"{name} {value}" for name, value in measured.setting.items())
     table = Table(title=f"{measured.name} ({setting})" if setting else measured.name, caption=measured.unit)
     # Names wrap if space is short; figures are never cut.
@@ -88,7 +89,7 @@ def _figure(value: float) -> str:
 
 
 def _write(path: Path, measured: Measured) -> None:
-    """Add the new results to the results of the day. Other scenarios from earlier runs of the day are kept."""
+    """Add the new results to the day's results. Results of other scenarios from earlier runs on that day are kept."""
     known = json.loads(path.read_text())["scenarios"] if path.exists() else {}
     document = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),

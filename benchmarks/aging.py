@@ -1,5 +1,5 @@
-"""Flat tables as they age, with upkeep: the time to open them, the next window's load, checks and `status`, and the
-bytes of log and ledger."""
+"""Flat tables as they age, with upkeep. Measured are the time to open them, the next window's load, its checks and
+`status`, and the size of log and ledger in bytes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from benchmarks.rounds import counted, middle, ratio
 from benchmarks.scenario import Bench, Goal, Measured, at_most
 
 WINDOWS_A_FILE: Final = 2_880
-"""Number of five-minute windows that upkeep merges into a file of 128 MB: ten days of windows with 45 kB each."""
+"""Number of five-minute windows that upkeep merges into a file of 128 MB. With 45 kB per window, this is ten days of
+windows."""
 A_DAY: Final = 288
 STEPS: Final = ("open", "load", "checks", "status")
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds that each step takes for the next window of each table, one table after the other."""
+    """Measure the seconds that each step takes for the next window of each table, one table after another."""
     sizes = (10, 6_000) if bench.quick else (10, 10_000, 100_000)
     rounds = bench.pick(7, 3)
     seconds: dict[str, list[float]] = {f"{step}, {n:,} windows": [] for step in STEPS for n in sizes}
@@ -71,7 +72,7 @@ def _open(one: Grown) -> None:
 
 
 def _held(one: Grown) -> dict[str, float]:
-    """Return the bytes per window of each part of the ledger, and of the log with few commits."""
+    """Return the bytes per window of each part of the ledger, and of the log when it has few commits."""
     places = {
         "ledger of cuts": one.root / "_ledger" / "cuts",
         "ledger of loads": one.root / "_ledger" / "commits",

@@ -1,4 +1,5 @@
-"""Flights as Avro: intact records, and records broken in each way in which producers, brokers and disks break them."""
+"""Flights as Avro: intact records, and records that are broken in each of the ways in which producers, brokers and
+disks break records."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ SCHEMA: Final[dict[str, Any]] = {
     "name": "Flight",
     "fields": [{"name": name, "type": ["null", of] if name != "row" else of} for name, of in _TYPES.items()],
 }
-"""Schema with 20 columns. All columns except the first can be null."""
+"""Schema with 20 columns. All columns except for the first can be null."""
 NESTED_SCHEMA: Final[dict[str, Any]] = {
     **SCHEMA,
     "fields": [*SCHEMA["fields"], {"name": "legs", "type": {"type": "array", "items": _LEG}}],
@@ -45,9 +46,9 @@ NESTED_SCHEMA: Final[dict[str, Any]] = {
 """`SCHEMA`, followed by a column with a list of four records."""
 
 Parts = dict[str, bytes]
-"""The bytes of each field in a record, by name and in order."""
+"""Maps the name of each field in a record to the field's bytes, in the order of the fields."""
 Fault = Callable[[Parts], bytes]
-"""Function that makes a broken value from an intact one."""
+"""Function that makes a broken value from the parts of an intact value."""
 
 
 def _instead(name: str, content: bytes) -> Fault:
@@ -78,14 +79,14 @@ NESTED_FAULTS: Final[Mapping[str, Fault]] = {
 
 
 def whole(count: int, schema: Mapping[str, Any]) -> list[bytes]:
-    """Return `count` values as fastavro writes them. They are the same on each call."""
+    """Return `count` values in the form in which fastavro writes them. Each call returns the same values."""
     parsed = fastavro.parse_schema(dict(schema))
     once = [_written(parsed, row) for row in _rows(count)]
     return (once * -(-count // len(once)))[:count]
 
 
 def broken(values: Sequence[bytes], schema: Mapping[str, Any], fault: Fault) -> pa.BinaryArray:
-    """Return `values`, with the fault in one of every `BROKEN_EVERY` values."""
+    """Return `values`, with the fault in one out of every `BROKEN_EVERY` values."""
     parsed = fastavro.parse_schema(dict(schema))
     fields = [(each["name"], fastavro.parse_schema(each["type"])) for each in schema["fields"]]
     made = list(values)

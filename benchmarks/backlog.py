@@ -1,6 +1,6 @@
 """A topic whose `start` is three years back: how evenly a real daemon seals and loads its windows, and the output of
-`status`. The scenario ends when all windows are loaded, or after some minutes. In the second case, the figures show the
-progress."""
+`status` in the meantime. The scenario ends when all windows are loaded, or after some minutes. In the second case, the
+figures show the progress so far."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ RECORDS: Final = 4
 INTERVAL_SECONDS: Final = 10
 _TOPIC: Final = "years"
 _PAUSE: Final = 5.0
-"""Seconds between two looks at the progress. Each look costs as much as `status`."""
+"""Seconds between two queries of the progress. Each query costs as much as `status`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Output of `status` at the time `seconds`, and the duration of the command."""
+    """Output of `status` after `seconds`, and how long the command took."""
 
     seconds: float
     took: float
@@ -52,7 +52,7 @@ class Look:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure hourly windows, or daily windows in the quick run."""
+    """Measure hourly windows; in the quick run, measure daily windows."""
     schedule = "0 0 * * *" if bench.quick else "0 * * * *"
     seconds = bench.pick(480, 240)
     now = datetime.now(UTC)
@@ -93,7 +93,7 @@ def _look(lake: TopicLake, instance: dg.DagsterInstance, seconds: float) -> Look
 
 
 def _ticks(instance: dg.DagsterInstance) -> list[InstigatorTick]:
-    """Return the finished ticks of the topic's sensor, in ascending order."""
+    """Return the finished ticks of the topic's sensor, oldest first."""
     (state,) = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
     ticks = instance.get_ticks(state.instigator_origin_id, state.selector_id)
     return sorted((t for t in ticks if t.status is not TickStatus.STARTED), key=lambda t: t.timestamp)

@@ -1,7 +1,7 @@
-"""Duration of a backup, the next backup and a restore of a table with many windows.
+"""Duration of a backup, of the next backup, and of a restore, for a table with many windows.
 
-Run it with `python -m benchmarks.backups`. It needs no services. A script makes the lake, with a data file of 2,000
-bytes for each window, and with separate commits for the newest windows.
+Run this module with `python -m benchmarks.backups`. It needs no services. A script makes the lake, with a data file of
+2,000 bytes for each window, and with separate commits for the newest windows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def main() -> int:
 
 
 def _fill(lake: Lake, home: Path, windows: int) -> None:
-    """Write the data files, and a database of the size that it would have after that many materializations."""
+    """Write the data files. Also write a database as large as Dagster's database would be after that many
+    materializations."""
     table = lake.table(TableRef.raw(TOPIC))
     for path in table.delta().file_uris():
         file = Path(path)

@@ -1,5 +1,5 @@
-"""Avro with one broken record in 20, compared with intact records: the cost of each kind of fault for the decoder, on
-one thread.
+"""Avro with one broken record in 20, compared with intact records. For each kind of fault, this measures the cost for
+the decoder, on one thread.
 
 The scenario uses no service. It measures only the decoder's processor time. Values are decoded block by block, as in
 Spark's tasks.
@@ -27,7 +27,7 @@ _SHAPES: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Fault]]]] = {
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds of processor time for all records."""
+    """Measure the processor seconds for all records."""
     records, rounds = bench.pick(200_000, 60_000), bench.pick(7, 5)
     contenders: dict[str, Callable[[], object]] = {}
     for shape, (schema, faults) in _SHAPES.items():

@@ -1,5 +1,5 @@
-"""One range of records, read and loaded in all available ways: by the platform, by Spark as shipped, and by reads
-without a load."""
+"""A range of records, read and loaded in all available ways: by the platform, by Spark as shipped, and by reads without
+a load."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PARTITIONS = 2
 VALUE_BYTES = 172
 RECORDS_PER_FILE = 200_000
 PUBLISHED_MIB_PER_CORE = 5.0
-"""Throughput per core that the documentation of Redpanda's Iceberg topics recommends for planning."""
+"""Throughput per core that the documentation of Redpanda's Iceberg topics recommends as a planning figure."""
 WINDOW = Window(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=1))
 
 TUNED = "Structured Streaming availableNow, its client and session tuned as ours"
@@ -59,7 +59,7 @@ CONSUMER = "confluent-kafka consumer, poll in batches"
 
 @dataclass(frozen=True)
 class Bulk:
-    """A topic with `records` records, and several ways to go through all of them once."""
+    """A topic with `records` records, and several ways to process all of them once."""
 
     bootstrap: str
     spark: SparkSession
@@ -81,10 +81,10 @@ class Bulk:
         size: int = VALUE_BYTES,
         partitions: int = PARTITIONS,
     ) -> Bulk:
-        """Make a topic and fill it evenly over the partitions. Values are `size` random bytes, nearly all of them
-        different, and keys have 8 bytes.
+        """Make a topic and fill its partitions evenly. Values are `size` random bytes, and nearly all of them differ.
+        Keys have 8 bytes.
 
-        Timestamps are `at`, or the producer's own.
+        Each record's timestamp is `at`; without `at`, the producer sets it.
         """
         stamp = 0 if at is None else round(at.timestamp() * 1000)
         topic = f"bulk-{uuid.uuid4().hex[:8]}"
@@ -101,7 +101,7 @@ class Bulk:
 
     @classmethod
     def of(cls, bootstrap: str, spark: SparkSession, root: Path, records: int, topic: str) -> Bulk:
-        """Return the full range of a topic that has `records` committed records."""
+        """Return the complete range of a topic that has `records` committed records."""
         cluster = Cluster.connect(ClientSettings(bootstrap))
         state = cluster.topic(topic)
         ends = cluster.last_stable_offsets(state)
@@ -109,7 +109,8 @@ class Bulk:
         return cls(bootstrap, spark, root, records, topic, state.topic_id, ranges)
 
     def contenders(self) -> Mapping[str, Callable[[], object]]:
-        """Ways to read the records, by name. Each reads all records, and fails if any records are missing."""
+        """Map a name to each way of reading the records. Each way reads all records, and fails if any record is
+        missing."""
         return {
             LOAD: self.load,
             COLUMNAR: lambda: self.load("columnar"),
@@ -122,7 +123,7 @@ class Bulk:
         }
 
     def load(self, name: EngineName = "connector") -> Lake:
-        """Load as the platform does: files, digests, one commit. Return the lake, which contains nothing else."""
+        """Load as the platform does, with files, digests and one commit. Return the lake, which contains nothing else."""
         lake, metadata = self._new_lake(), self._metadata()
         commit = WindowCommit(lake, self._table)
         records = Records(
@@ -140,8 +141,8 @@ class Bulk:
         return lake
 
     def clear(self) -> None:
-        """Delete everything that was written. The kernel slows writers down when too much data is waiting to be written
-        to the disk."""
+        """Delete everything that was written. If too much data were waiting to be written to the disk, the kernel would
+        slow writers down."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def load_bare(self) -> None:
@@ -164,8 +165,9 @@ class Bulk:
         options: Mapping[str, str] = MappingProxyType({}),
         made: Callable[[DataFrame], DataFrame] = lambda frame: frame,
     ) -> None:
-        """Stream Kafka's columns, or the result of `made` for them, into a Delta table. The source has its default
-        options or, with `tuned`, a client tuned like ours. `options` are added."""
+        """Stream Kafka's columns into a Delta table. If `made` is given, stream the columns that it returns for them
+        instead. The source has its default options or, with `tuned`, a client tuned like the platform's. `options` are
+        added to these."""
         folder = self.root / f"stream-{uuid.uuid4().hex[:8]}"
         frame = (
             self.spark.readStream.format("kafka")
@@ -196,7 +198,7 @@ class Bulk:
         _all(found.records, self.records)
 
     def consume(self) -> None:
-        """Read as a plain consumer in Python does."""
+        """Read all records as a plain consumer in Python does."""
         consumer = Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": "bench", "enable.auto.commit": False,
              "isolation.level": "read_committed"}
@@ -236,7 +238,7 @@ def as_shipped(remote: str) -> SparkSession:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the throughput for one large window, next to its peers and to reads without a load."""
+    """Measure the throughput for one large window, and compare it with that of its peers and of reads without a load."""
     records, rounds = bench.pick(3_000_000, 300_000), bench.pick(5, 3)
     bench.report(f"producing {records:,} records")
     scenario = Bulk.produced(bench.bootstrap, connect(bench.remote), bench.root / "bulk", records)

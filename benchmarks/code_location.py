@@ -1,4 +1,4 @@
-"""The time of a new process that loads the code location, compared with a process that only imports Dagster."""
+"""Time that a new process takes to load the code location, compared with a process that only imports Dagster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if "pyspark" in sys.modules:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds from start to end of a process. After the first round, no process compiles anything."""
+    """Measure the seconds from the start to the end of a process. After the first round, no process compiles anything."""
     environment = {**os.environ, "PLATFORM_HOME": str(bench.root / "home"), "DAGSTER_DISABLE_TELEMETRY": "yes"}
     contenders = {
         LOCATION: partial(_python, _LOAD, environment),

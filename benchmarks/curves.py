@@ -1,4 +1,4 @@
-"""Cost of loading a window by record size and by number of partitions, and cost of ticks by number of topics."""
+"""Cost of loading a window, by record size and by number of partitions, and cost of ticks, by number of topics."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _RECORDS: Final = 400_000
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds for loads with digests: of the same bytes with each record size, and of the same records with
-    each number of partitions."""
+    """Measure the seconds that loads with digests take. With each record size, the same number of bytes is loaded; with
+    each number of partitions, the same number of records."""
     sizes = (100, 1_000, 10_000) if bench.quick else (100, 1_000, 10_000, 100_000)
     partitions = (1, 4, 20) if bench.quick else (1, 4, 20, 64, 200)
     total, records = (bench.pick(_BYTES, _BYTES // 5), bench.pick(_RECORDS, _RECORDS // 5))

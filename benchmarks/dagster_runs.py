@@ -1,4 +1,4 @@
-"""Dagster runs as the sensor requests them, but in this process: load, checks and events of one window."""
+"""Dagster runs as the sensor requests them, but executed in this process: load, checks and events of one window."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _JOB: Final = "window"
 
 
 class WindowRuns:
-    """Runs that load windows of one topic into the lake at `root`, or into a new lake below `folder`."""
+    """Runs that load windows of one topic into the lake at `root`. If `root` is not given, they load into a new lake
+    below `folder`."""
 
     def __init__(
         self,
@@ -36,25 +37,25 @@ class WindowRuns:
         self._job = job_of(declaration, bootstrap, self.root, remote)
 
     def load(self, key: str) -> None:
-        """Load a window. Raises RuntimeError as `passed` does."""
+        """Load a window. Raises RuntimeError in the same cases as `passed`."""
         passed(self._job.execute_in_process(QUIET, self._instance, partition_key=key), key)
 
     def load_range(self, first: str, last: str) -> None:
-        """Load all windows from `first` to `last` in one run, as for a backlog."""
+        """Load all windows from `first` to `last` in one run, as the sensor does for a backlog."""
         tags = {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
         passed(self._job.execute_in_process(QUIET, self._instance, tags=tags), f"{first}..{last}")
 
 
 def passed(result: dg.ExecuteInProcessResult, windows: str) -> None:
-    """Raise RuntimeError if the run for `windows` failed or one of the four checks did not pass."""
+    """Raise RuntimeError if the run for `windows` failed, or if one of the four checks did not pass."""
     check_results = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
     if not result.success or check_results != dict.fromkeys(CHECKS, True):
         raise RuntimeError(f"the run for {windows} failed, or not all checks passed: {check_results}")
 
 
 def instance_in(stack: ExitStack, folder: Path) -> tuple[Path, dg.DagsterInstance]:
-    """Return a lake root, and an instance whose SQLite databases already exist. Creating them is not part of a window's
-    cost."""
+    """Return the root of a lake, and a Dagster instance whose SQLite databases already exist. Creating the databases is
+    not part of a window's cost."""
     storage = folder / "dagster"
     storage.mkdir(parents=True)
     instance = stack.enter_context(dg.DagsterInstance.local_temp(str(storage), {"telemetry": {"enabled": False}}))
@@ -67,7 +68,7 @@ def instance_in(stack: ExitStack, folder: Path) -> tuple[Path, dg.DagsterInstanc
 
 
 def job_of(declaration: TopicDeclaration, bootstrap: str, root: Path, remote: str) -> dg.JobDefinition:
-    """Return the job that the sensor requests: the table and the checks of a load."""
+    """Return the job for which the sensor requests runs: it loads the table and runs the load's checks."""
     key = table_key(TableRef.raw(declaration.topic))
     checks = dg.AssetSelection.checks(*(dg.AssetCheckKey(key, name) for name in CHECKS))
     job = dg.define_asset_job(_JOB, dg.AssetSelection.assets(key).without_checks() | checks)

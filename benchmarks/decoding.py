@@ -43,15 +43,15 @@ FROM_JSON: Final = "Spark's from_json over the raw table"
 BROKEN: Final = "decode hop alone, one record in 20 broken"
 BROKEN_EVERY: Final = 20
 KAFKA_DELTA_INGEST_RECORDS: Final = 34_000
-"""Records per second that kafka-delta-ingest loaded from a topic of JSON flights into a decoded table, on one core of a
-machine like this one."""
+"""Number of records per second that kafka-delta-ingest loaded from a topic of JSON flights into a decoded table, on one
+core of a machine like this one."""
 
 
 @dataclass(frozen=True)
 class Typed:
     """A topic with values in the format `spec`, and ways to turn the topic's records into typed rows.
 
-    `lake` has the topic's raw table.
+    `lake` contains the topic's raw table.
     """
 
     bulk: Bulk
@@ -60,16 +60,16 @@ class Typed:
 
     @property
     def topic(self) -> str:
-        """The topic with the records."""
+        """The topic that contains the records."""
         return self.bulk.topic
 
     def both(self) -> None:
-        """Load and decode on a new lake, as one run of the platform does."""
+        """Load and decode into a new lake, as one run of the platform does."""
         here = replace(self, lake=self.bulk.load("columnar"))
         here.decode()
 
     def decode(self) -> None:
-        """Run the decode hop: files, digests and a commit for both tables. Every record must be in one of the
+        """Run the decode hop, with files, digests and a commit for both tables. Every record must be in one of the two
         tables."""
         declared = DecodeDeclaration(self.spec)
         rows, letters = TableRef("decoded", self.topic), TableRef("dead_letters", self.topic)
@@ -103,7 +103,7 @@ class Typed:
             )
 
     def by_spark(self, typed: Callable[..., DataFrame]) -> None:
-        """Decode with Spark's own parser into a Delta table; `typed` adds the columns."""
+        """Decode with Spark's own parser into a Delta table. `typed` returns the columns to write."""
         raw = self.bulk.spark.read.format("delta").load(self.lake.table(TableRef.raw(self.topic)).spark_path)
         frame = typed(raw, "kafka_partition", "kafka_offset", "kafka_timestamp")
         frame.write.format("delta").save(str(self.bulk.root / f"by-spark-{uuid.uuid4().hex[:8]}"))
@@ -114,7 +114,7 @@ class Typed:
 
 
 def _typed(frame: DataFrame, *kept: str) -> DataFrame:
-    """Return the typed columns. Spark turns unreadable values into nulls."""
+    """Return the columns to keep, and the typed columns. Spark turns unreadable values into nulls."""
     from pyspark.sql import functions as F
 
     value: Column = F.from_json(F.col("value").cast("string"), SCHEMA)
@@ -150,7 +150,7 @@ def run(bench: Bench) -> Measured:
 
 
 def made(bench: Bench, values: pa.Array, name: str, spec: FormatSpec) -> Typed:
-    """Provide a topic with `values`, and a lake that has them."""
+    """Make a topic with `values`, and a lake into which these values are loaded."""
     bench.report(f"producing {len(values):,} records: {name}")
     topic = f"typed-{name}-{uuid.uuid4().hex[:8]}"
     create(bench.bootstrap, [topic], 2)
@@ -161,7 +161,7 @@ def made(bench: Bench, values: pa.Array, name: str, spec: FormatSpec) -> Typed:
 
 
 def _broken(values: pa.Array) -> pa.Array:
-    """Return the values, of which one in every `BROKEN_EVERY` is truncated."""
+    """Return the values, with one out of every `BROKEN_EVERY` values truncated."""
     return pa.array(
         [v[: len(v) // 2] if n % BROKEN_EVERY == 0 else v for n, v in enumerate(values.to_pylist())], pa.binary()
     )

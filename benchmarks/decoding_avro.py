@@ -54,7 +54,7 @@ def run(bench: Bench) -> Measured:
 
 
 def typed(frame: DataFrame, *kept: str) -> DataFrame:
-    """Return the columns of the values as Spark decodes them. Spark stops at an unreadable value."""
+    """Return the columns that Spark decodes from the values. Spark stops at an unreadable value."""
     from pyspark.sql.connect.avro.functions import from_avro
 
     return frame.select(*kept, from_avro("value", json.dumps(SCHEMA)).alias("value")).select(*kept, "value.*")

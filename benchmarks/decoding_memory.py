@@ -1,5 +1,5 @@
-"""Memory of a decode hop for windows with 1, 4 and 16 times as many records: of Spark's Python workers, and of the
-process that drives the hop.
+"""Memory of a decode hop for windows with 1, 4 and 16 times as many records. Measured are Spark's Python workers and
+the process that drives the hop.
 
 `python -m benchmarks.decoding_memory BOOTSTRAP TOPIC RECORDS LAKE` is that process. It decodes one raw window, with
 `SPARK_REMOTE` from the environment, and prints its own peak memory in bytes.
@@ -35,11 +35,11 @@ WORKER: Final = "the largest Python worker"
 DRIVER: Final = "the process that drives the job"
 TIMES: Final = (1, 4, 16)
 _PEAK_RSS: Final = "5"
-"""Value for /proc/<pid>/clear_refs that resets the peak memory."""
+"""Value to write to /proc/<pid>/clear_refs in order to reset the peak memory."""
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the peaks of resident memory in bytes, with the smallest window first.
+    """Measure the peaks of resident memory in bytes, beginning with the smallest window.
 
     One record in 20 is broken, so both tables get rows.
     """
@@ -73,8 +73,8 @@ def run(bench: Bench) -> Measured:
 
 
 def part_of(bulk: Bulk, records: int) -> Bulk:
-    """Return the ranges with the first `records` records of a topic, which has the same number of records in each
-    partition."""
+    """Return `bulk`, limited to the first `records` records. All partitions of its topic must have the same number of
+    records."""
     each = records // len(bulk.ranges.by_partition)
     ranges = TopicRanges({partition: OffsetRange(0, each) for partition in bulk.ranges.by_partition})
     return replace(bulk, records=each * len(bulk.ranges.by_partition), ranges=ranges)
@@ -82,7 +82,8 @@ def part_of(bulk: Bulk, records: int) -> Bulk:
 
 @contextmanager
 def peak_of_workers(server: psutil.Process) -> Iterator[dict[int, int]]:
-    """Measure, within the block, the peak memory in bytes of each Python worker of the server, by process id."""
+    """While the block runs, measure the peak memory, in bytes, of each of the server's Python workers. Yield the peaks
+    by process id."""
     peaks: dict[int, int] = {}
     done = threading.Event()
     for child in server.children(recursive=True):

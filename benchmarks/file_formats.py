@@ -1,7 +1,7 @@
-"""Compression and row groups for readers of a raw table: size, write time and read time, by kind of value.
+"""Compression and row groups of a raw table, as they affect readers: size, write time and read time, by kind of value.
 
-The columnar engine's own writer writes the files. Work in one process is measured in processor time, because libraries
-that read Parquet use all available threads. Spark's reads are measured in wall-clock time.
+The files are written by the columnar engine's own writer. Work in one process is measured in processor time, because
+libraries that read Parquet use all available threads. Spark's reads are measured in wall-clock time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _WINDOW: Final = Window(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 1
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Settings for writing files: a Parquet codec, and the bytes of columns in a row group."""
+    """Settings for writing files: a Parquet codec, and the number of bytes of column data in each row group."""
 
     codec: str
     row_group_bytes: int
@@ -67,7 +67,7 @@ FORMATS: Final = (
 
 
 def run(bench: Bench) -> Measured:
-    """Measure each kind of value in each format. Figures are for one million records."""
+    """Measure each kind of value in each format. The figures are for one million records."""
     count = bench.pick(1_000_000, 100_000)
     found: dict[str, list[float]] = {}
     spark = connect(bench.remote)
@@ -82,7 +82,7 @@ def run(bench: Bench) -> Measured:
 
 
 def kinds(count: int) -> Mapping[str, pa.Array]:
-    """Return `count` values of each kind. They are the same on each call."""
+    """Return `count` values of each kind. Each call returns the same values."""
     random = np.random.default_rng(2026)
     flights = dataset.load("flights").values
     flights = pa.concat_arrays([_binary(flights)] * -(-count // len(flights)))[:count]
@@ -98,7 +98,7 @@ def _binary(values: Any) -> pa.Array:
 
 
 def _log_lines(count: int, random: np.random.Generator) -> pa.Array:
-    """Return lines of a generated web server log, with realistically repeated addresses and paths."""
+    """Return the lines of a generated web server log, in which addresses and paths repeat realistically often."""
     hosts = pa.array([f"10.{a}.{b}.{c}" for a, b, c in random.integers(0, 256, (5_000, 3))])
     words = ("orders", "carts", "users", "search", "static/app.js", "login", "items")
     paths = pa.array([f"/{words[n % 7]}/{n}" for n in random.integers(0, 20_000, 3_000)])
@@ -193,8 +193,8 @@ def _blocks(values: pa.Array) -> Iterator[pa.RecordBatch]:
 
 
 Read = Callable[[int, int], int]
-"""Function that reads the values at the offsets from the first number (inclusive) to the second (exclusive), and
-returns the number of values."""
+"""Function that reads the values from one offset (inclusive) to another (exclusive), and returns the number of values
+that it read."""
 
 
 def _readers(path: str, names: Sequence[str], spark: SparkSession) -> Mapping[str, tuple[Read, Callable[[], float]]]:
@@ -225,8 +225,8 @@ def _readers(path: str, names: Sequence[str], spark: SparkSession) -> Mapping[st
 
 
 def _seconds(read: Callable[[], int], clock: Callable[[], float], rows: int) -> float:
-    """Return the lowest of three timings, which is the timing that other work has affected least. Raises if a reader
-    returns wrong rows."""
+    """Return the lowest of three timings, because other work on the machine has affected it least. Raises ValueError if
+    a reader returns the wrong number of rows."""
     taken = []
     for _ in range(3):
         began = clock()

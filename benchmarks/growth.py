@@ -1,5 +1,5 @@
-"""Disk space that a window takes in the ledgers, in the table's log and in the orchestrator's store, by windows per
-run."""
+"""Disk space that a window takes in the ledgers, in the table's log and in the orchestrator's store, by number of
+windows per run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _MINUTE: Final = timedelta(minutes=1)
 
 
 def run(bench: Bench) -> Measured:
-    """Measure bytes and files per window: averaged over windows with one run each, and over windows that one run loads
-    together."""
+    """Measure bytes and files per window, averaged over windows that are loaded in separate runs, and over windows that
+    are loaded in a single run."""
     windows = bench.pick(60, 10)
     topic = f"growth-{uuid.uuid4().hex[:8]}"
     start = datetime.now(UTC).replace(second=0, microsecond=0) - (2 * windows + 2) * _MINUTE
@@ -59,6 +59,6 @@ def run(bench: Bench) -> Measured:
 
 
 def _held(place: Path) -> tuple[int, int]:
-    """Return the number of files below `place`, and their size in bytes."""
+    """Return the number of files below `place`, and their total size in bytes."""
     sizes = [path.stat().st_size for path in place.rglob("*") if path.is_file()]
     return len(sizes), sum(sizes)

@@ -1,5 +1,5 @@
-"""`python -m benchmarks.keyed_producer BOOTSTRAP TOPIC STREAMS PER_SECOND BYTES SECONDS`: keyed streams at a steady
-rate.
+"""`python -m benchmarks.keyed_producer BOOTSTRAP TOPIC STREAMS PER_SECOND BYTES SECONDS`: produce keyed streams at a
+steady rate.
 
 Each stream sends its records evenly over time. The program ends after SECONDS, and prints the number of acknowledged
 records.

@@ -1,6 +1,6 @@
-"""Comparison of a load with the machine's limits, for the bytes of the load's values: copied in memory, written to
-disk, and sent over loopback. Each limit is measured with two threads, or with two pairs of processes, on the folder and
-device that the load uses."""
+"""Comparison of a load with the machine's limits. For each limit, as many bytes as the load's values have are copied in
+memory, written to disk, or sent over loopback. Each limit is measured with two threads, or with two pairs of processes,
+on the folder and device that the load uses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BLOCK: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the machine for a number of bytes. `folder` is on the disk to which the bytes are written."""
+    """Limits of the machine for a given number of bytes. The bytes are written to the disk that contains `folder`."""
 
     folder: Path
     size: int
@@ -40,8 +40,8 @@ class Limits:
 
     @classmethod
     def of(cls, folder: Path, size: int) -> Limits:
-        """Create limits for at most `size` bytes, in whole blocks for each thread. Both arrays have been written to
-        once."""
+        """Prepare at most `size` bytes, in whole blocks for each thread. Both arrays have been written to once, so
+        their memory is allocated."""
         size -= size % (AT_ONCE * _BLOCK)
         block = np.frombuffer(os.urandom(_BLOCK), np.uint8)
         source = np.tile(block, size // _BLOCK)
@@ -57,7 +57,7 @@ class Limits:
         self._in_parts(self._written)
 
     def send(self) -> None:
-        """Send everything from two processes to two threads in this process."""
+        """Send everything from two other processes to two threads in this process."""
         self._in_parts(self._received)
 
     def _in_parts(self, work: Callable[[int, int], None]) -> None:
@@ -103,7 +103,7 @@ def _send(port: int, size: int) -> None:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds for the bytes of the values in one window."""
+    """Measure the seconds that the bytes of the values in one window take."""
     records, rounds = bench.pick(3_000_000, 300_000), bench.pick(5, 3)
     bench.report(f"producing {records:,} records")
     bulk = Bulk.produced(bench.bootstrap, connect(bench.remote), bench.root / "bulk", records)

@@ -1,4 +1,4 @@
-"""Processor time of a load's task, function by function. The task runs alone, in this process and on one thread."""
+"""Processor time of one task of a load, function by function. The task runs alone, in this process and on one thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from platform_assets.lake import raw_table
 from platform_assets.lake.location import Folder, load_folder
 
 Function = tuple[str, int, str]
-"""File, line and name of a function, as Python's profiler reports them."""
+"""File, line and name of a function, in the form in which Python's profiler reports them."""
 Callers = Mapping[Function, tuple[int, int, float, float]]
 
 STEPS: Final[Mapping[str, str]] = {
@@ -41,20 +41,21 @@ STEPS: Final[Mapping[str, str]] = {
     "kernels/records.py": "records to Arrow columns",
     "engines/shared/files.py": "Parquet",
 }
-"""Steps of a task, by module. Time in numba's kernels and in libraries counts for the function that calls them."""
+"""Maps each module to its step in a task. Time in numba's kernels and in libraries counts toward the function that
+calls them."""
 _PACKAGE: Final = "/platform_assets/"
 
 
 @dataclass(frozen=True, slots=True)
 class OneTask:
-    """Part of a topic's records, as a Spark worker would get it."""
+    """A part of a topic's records, in the form in which a Spark worker gets it."""
 
     bulk: Bulk
     table: Path
     records: int
 
     def run(self) -> None:
-        """Read all of the topic's partition 0 and write the files, which the caller's `clear` deletes."""
+        """Read all of the topic's partition 0 and write its files. The caller's `clear` deletes these files."""
         below = load_folder(WINDOW.key, str(uuid.uuid4()))
         whole = self.bulk.ranges.by_partition[0]
         source = Source(self.bulk.topic, self.bulk.topic_id, str(self.table))
@@ -70,7 +71,7 @@ class OneTask:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the processor seconds of one task, by kind of values, and the shares of each step and each function."""
+    """Measure the processor seconds of one task, by kind of value, and the share of each step and of each function."""
     records, rounds = bench.pick(1_500_000, 150_000), bench.pick(5, 3)
     seconds: dict[str, list[float]] = {}
     shares: dict[str, dict[str, float]] = {}
@@ -109,8 +110,8 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def _profile(call: Callable[[], object]) -> dict[str, float]:
-    """Return shares of the time that `call` takes, the largest first: the share of each step, followed by the share of
-    each function with at least 1 %."""
+    """Return shares of the time that `call` takes: first the share of each step, then the share of each function with
+    at least 1 %. Both parts are sorted, the largest share first."""
     profiler = cProfile.Profile(time.process_time)
     profiler.runcall(call)
     own = own_time(pstats.Stats(profiler).stats)  # type: ignore[attr-defined]
@@ -132,7 +133,8 @@ def _profile(call: Callable[[], object]) -> dict[str, float]:
 
 
 def own_time(stats: Mapping[Function, tuple[int, int, float, float, Callers]]) -> dict[Function, float]:
-    """Return the time of each platform function, including the libraries and built-in functions that it calls."""
+    """Return the time of each platform function, including the time of the libraries and built-in functions that it
+    calls."""
     own: dict[Function, float] = {}
 
     def give(function: Function, spent: float, below: frozenset[Function]) -> None:

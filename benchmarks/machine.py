@@ -1,4 +1,4 @@
-"""Preparation of the machine that runs the benchmarks, so that its state stays the same."""
+"""Preparation of the machine that runs the benchmarks, so that its state stays the same throughout."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
 
 
 def touch_memory(report: Callable[[str], None]) -> None:
-    """Write once to all available memory except 1 GiB. The host of a new virtual machine provides each page when the
-    page is first written. This takes ten times as long as the write itself: files were first written at 0.4 GB/s, and
-    later at 5 GB/s (2026-11-25). Without this preparation, that cost would slow down loads at random moments."""
+    """Write once to all available memory except for 1 GiB. On a new virtual machine, the host provides each page when
+    the page is first written. This takes ten times as long as the write itself: files were written at 0.4 GB/s the
+    first time, and at 5 GB/s later (2026-11-25). Without this preparation, that cost would slow down loads at random
+    moments."""
     free = max(min(psutil.virtual_memory().available, _granted()) - _LEFT_ALONE, 0)
     began = time.monotonic()
     ones = bytes([1]) * _PIECE

@@ -1,6 +1,6 @@
-"""Lakes with very many windows, which a script makes. Their ledgers and logs are real, but old data files do not exist.
-Scenarios that use these lakes read only ledgers and logs. Both look as after a year of loads: the old part is folded
-into few files or a checkpoint, and the newest windows have separate commits."""
+"""Lakes with very many windows, made by a script. Their ledgers and logs are real, but old data files do not exist.
+Scenarios that use these lakes read only ledgers and logs. Ledgers and logs look as they would after a year of loads:
+the old part is folded into few files or a checkpoint, and the newest windows have separate commits."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def make(
     and partition.
 
     Window `n` has offset `n` of each partition, in one file, which does not exist. The newest `one_by_one` windows have
-    separate commits. If `a_file` is given, the table is flat, and upkeep has merged that many older windows into each
-    file. These merged files exist, and their contents are recorded. The log of such a table has only the commits that a
-    clean-up would leave.
+    separate commits. If `a_file` is given, the table is flat, and upkeep has merged the older windows into files with
+    `a_file` windows each. These merged files exist, and their contents are recorded. The log of such a table has only
+    the commits that a clean-up would keep.
     """
     ledger = Ledger(Lake.at(root))
     ledger.create()
@@ -101,8 +101,8 @@ def make(
 
 
 def make_readable(root: Path, topic: str, windows: int, partitions: int, *, in_log: int) -> None:
-    """Make the table with real data files and without a ledger. Only the newest `in_log` windows have load commits.
-    Older log entries have expired, so earlier windows are only in a checkpoint."""
+    """Make the table with real data files and without a ledger. Only the newest `in_log` windows have load commits. The
+    log entries of earlier windows have expired, so these windows are only in a checkpoint."""
     table = root / "raw" / topic
     with new_tables_are("partitioned"):
         raw_table.create(Folder.at(table), topic)
@@ -133,13 +133,14 @@ def report(ledger: Ledger, topic: str, instance: dg.DagsterInstance, since: date
 
 
 def clock(cluster: Cluster, lake: Lake, now: datetime) -> OtherClock:
-    """Return a second clock for ticks at the times of such a lake, which can be in the future. The clock is queried as
-    usual, and agrees with `now`."""
+    """Return a second clock for ticks in such a lake, whose windows can be in the future. The clock is queried as
+    usual, but its time is set to `now`."""
     return replace(clocks.other_clock(cluster, lake, datetime.now(UTC)), now=now)
 
 
 def record_cuts(root: Path, topic: str, topic_id: str, windows: int, partitions: int, each: int = 1) -> None:
-    """Record the cuts of edges 0 to `windows`, in one commit that has the transaction of the last edge.
+    """Record the cuts of edges 0 to `windows` in a single commit, which carries the transaction id that belongs to the
+    last edge.
 
     Each window has `each` offsets per partition.
     """
@@ -161,7 +162,7 @@ def record_cuts(root: Path, topic: str, topic_id: str, windows: int, partitions:
 
 
 def make_log(root: Path, topic: str, windows: int, a_day: int, partitions: int) -> Path:
-    """Make the log of a flat table with `windows` loads, as it looks after upkeep has merged the files of each day.
+    """Make the log of a flat table with `windows` loads, in the state after upkeep has merged the files of each day.
     Return the folder of the log.
 
     The log has the commits that a clean-up keeps, and a checkpoint at every hundredth commit.
@@ -188,8 +189,8 @@ def make_log(root: Path, topic: str, windows: int, a_day: int, partitions: int) 
 
 
 def _merged(table: Path, topic_id: str, keys: Sequence[str], first: int, a_file: int, partitions: int) -> list[int]:
-    """Write and commit a file with windows, starting with number `first`, as upkeep leaves it. Return the sums of the
-    windows' contents."""
+    """Write and commit a merged file that contains up to `a_file` windows from number `first` on, as upkeep would.
+    Return the content sums of these windows."""
     numbers = np.arange(first, min(first + a_file, len(keys)), dtype=np.int64)
     count, offsets = len(numbers) * partitions, np.repeat(numbers, partitions)
     schema = pa.schema(DeltaTable(table).schema().to_arrow())
@@ -220,8 +221,8 @@ def _merged(table: Path, topic_id: str, keys: Sequence[str], first: int, a_file:
 def _record_receipts(
     root: Path, topic: str, topic_id: str, keys: Sequence[str], partitions: int, contents_of: Sequence[int] | None
 ) -> None:
-    """Record receipts. If `contents_of` is given, it has the sums of windows that are in merged files, and the windows'
-    own files no longer exist."""
+    """Record receipts. If `contents_of` is given, it has the content sums of the windows in merged files, and the
+    windows' own files no longer exist."""
     windows = len(keys)
     count = windows * partitions
     numbers = np.repeat(np.arange(windows, dtype=np.int64), partitions)
@@ -304,7 +305,7 @@ def _commit(
     window: SealedWindow | None,
     removes: Sequence[dict[str, object]] = (),
 ) -> None:
-    """Write the next commit of the table's log, as a load of `window` does."""
+    """Write the next commit of the table's log, as a load of `window` would."""
     version = load_log.version(Folder.at(table)) + 1
     info: dict[str, object] = {"timestamp": now(), "operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}
     if window is not None:
@@ -319,7 +320,7 @@ def _commit(
 
 
 def _written(table: Path, key: str, number: int, partitions: int) -> dict[str, object]:
-    """Write a data file with one record per partition. Return the file's log entry."""
+    """Write a data file with one record per partition; return the file's log entry."""
     entry = _add(key, number, partitions)
     file = table / unquote(str(entry["path"]))
     file.parent.mkdir(parents=True)
@@ -349,5 +350,5 @@ def _add(key: str, number: int, partitions: int, *, flat: bool = False) -> dict[
 
 
 def now() -> int:
-    """Return the present time in ms, as in the log."""
+    """Return the present time in ms, as the log records it."""
     return round(time.time() * 1000)

@@ -1,4 +1,5 @@
-"""Small windows of many topics in one group: the ticks that seal all windows, and the runs that load and check them."""
+"""Small windows of many topics in one group. Measured are the ticks that seal all windows, and the runs that load and
+check them."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ WHOLE: Final = "from the edge until all are loaded and checked"
 _CREATED_AT_ONCE: Final = 50
 _MOST_TICKS: Final = 20
 _REPORTED: Final = 24
-"""Number of a topic's newest windows that Dagster already knows. Checks evaluate these windows one by one."""
+"""Number of newest windows of each topic that Dagster already knows. Checks evaluate these windows one by one."""
 _RECORDS: Final = 10
 """Number of records in each partition of a window."""
 
@@ -52,9 +53,9 @@ def run_thousand(bench: Bench) -> Measured:
 
 
 def measured(scenario: str, bench: Bench, topics: int, windows: int, rounds: int) -> Measured:
-    """Measure the seconds for ticks and runs.
+    """Measure the seconds that ticks and runs take.
 
-    Runs execute in this process, one after the other, without the time that Dagster takes to start them.
+    Runs are executed in this process, one after another, without the time that Dagster takes to start them.
     """
     partitions = 12
     stem = uuid.uuid4().hex[:6]
@@ -171,7 +172,7 @@ def _all_loaded(ledger: Ledger, declared: tuple[TopicDeclaration, ...], window: 
 
 
 def _prove(ledger: Ledger, declared: tuple[TopicDeclaration, ...], partitions: int, window: int) -> None:
-    """Raise RuntimeError unless the window of each topic is loaded completely."""
+    """Raise RuntimeError if the window of any topic is not loaded completely."""
     key = f"{edge(window):%Y-%m-%d-%H:%M}"
     for d in declared:
         found = ledger.receipts(d.raw_table, [key]).get(key)

@@ -1,4 +1,5 @@
-"""The next window in tables with few and with very many windows: the window's tick, load and checks, and `status`."""
+"""The next window in tables with few windows and with very many. Measured are the window's tick, load and checks, and
+`status`."""
 
 from __future__ import annotations
 
@@ -44,9 +45,9 @@ _REPORTED: Final = 1_000
 
 @dataclass
 class Grown:
-    """A topic with a table of `windows` windows, which a script makes, and the next window, which is not closed yet.
+    """A topic whose table has `windows` windows, made by a script, and whose next window is not closed yet.
 
-    If `a_file` is given, the table is flat, and upkeep has merged that many windows into each file.
+    If `a_file` is given, the table is flat, and upkeep has merged windows into files with `a_file` windows each.
     """
 
     bench: Bench
@@ -72,7 +73,7 @@ class Grown:
 
     @property
     def now(self) -> datetime:
-        """Time one second after the next window has closed."""
+        """The time one second after the next window closes."""
         return edge(self.next + 1) + timedelta(seconds=1)
 
     def prepare(self) -> None:
@@ -80,7 +81,7 @@ class Grown:
         self._produce(RECORDS)
 
     def tick(self) -> None:
-        """Do the work of the sensor after the window has closed."""
+        """Do what the sensor does after the window has closed."""
         tick = Tick(Group.of(self.declaration), self.cluster, self.ledger, self.instance, self.now, made_lake.clock)
         result = tick.plan(self.cursor)
         if len(result.run_requests or []) != 1:
@@ -88,7 +89,7 @@ class Grown:
         self.cursor = result.cursor
 
     def load(self) -> None:
-        """Do the work of the run's first step."""
+        """Do what the first step of the run does."""
         loader = Loader(self.declaration, self.cluster, self.ledger, self._engine(), now=lambda: self.now)
         loaded = loader.load(self._key)
         if loaded.receipt.rows != RECORDS:
@@ -100,14 +101,14 @@ class Grown:
         return choose_engine(self.ledger.lake, lambda: self.settings, session)
 
     def report(self) -> None:
-        """Do the work of Dagster between load and checks. This is not measured."""
+        """Do what Dagster does between load and checks. This is not measured."""
         values = events.of_receipt(self.loaded.receipt, self.loaded.outcome, str(self.root))
         event = dg.AssetMaterialization(table_key(TableRef.raw(self.topic)), partition=self._key, metadata=values)
         self.instance.report_runless_asset_event(event)
         self.next += 1
 
     def checks(self) -> None:
-        """Do the work of the run's second step: all four checks, with their reports for Dagster."""
+        """Do what the second step of the run does: run all four checks, and report their results to Dagster."""
         evaluation = Evaluation(
             self.declaration, self.ledger, dagster_records.orchestration(self.instance, TableRef.raw(self.topic)),
             lambda: self.settings, lambda: self.cluster, self._engine(), counting=CHECKS.values(),
@@ -118,7 +119,7 @@ class Grown:
                 raise RuntimeError(f"{check_result.headline} {[f.sentence() for f in check_result.findings[:3]]}")
 
     def status(self) -> None:
-        """Collect the same facts as `platform-assets status`."""
+        """Collect the facts that `platform-assets status` collects."""
         found = status.collect([self.declaration], self.ledger, self.cluster, self.instance, CHECKS, self.now)
         if found.tables[0].windows_loaded != self.next:
             raise RuntimeError(f"status reports {found.tables[0]} instead of {self.next} loaded windows")
@@ -133,7 +134,7 @@ class Grown:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds that each step takes for the next window of each table, one table after the other."""
+    """Measure the seconds that each step takes for the next window of each table, one table after another."""
     sizes = (10, 1_000) if bench.quick else (10, 1_000, 10_000, 100_000)
     rounds = bench.pick(7, 3)
     seconds: dict[str, list[float]] = {f"{step}, window {n + 1:,}": [] for step in STEPS for n in sizes}

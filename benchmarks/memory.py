@@ -1,8 +1,8 @@
-"""Memory of the Spark server, of its Python workers and of the run's process, for a window of many records and for a
-window of ten times as many.
+"""Memory of the Spark server, of its Python workers and of the run's process, for a window with many records and for a
+window with ten times as many.
 
-Both windows are in one lake and therefore use one Spark session. With two sessions, the workers of the other session
-would be counted too, for the minute until Spark ends idle workers.
+Both windows are in one lake and therefore use the same Spark session. With two sessions, the workers of the other
+session would be counted too, because Spark ends idle workers only after a minute.
 
 `python -m benchmarks.memory BOOTSTRAP TOPIC START FOLDER LAKE` is the run's process. It loads one window, with
 `SPARK_REMOTE` from the environment, and prints its peak memory in bytes.
@@ -71,7 +71,7 @@ def run(bench: Bench) -> Measured:
 
 
 def listening(remote: str) -> psutil.Process:
-    """Return the process that listens at the address of a Spark Connect server on this machine."""
+    """Return the process of a Spark Connect server on this machine, found by the address at which it listens."""
     port = int(remote.removeprefix("sc://").split("/")[0].rsplit(":", 1)[1])
     for connection in psutil.net_connections("tcp"):
         address = connection.laddr
@@ -84,15 +84,15 @@ def listening(remote: str) -> psutil.Process:
 
 @dataclass
 class Peak:
-    """Peak bytes of a server together with its Python workers, of the server alone, and of a single worker."""
+    """Peak number of bytes of a server together with its Python workers, of the server alone, and of a single worker."""
 
     together: float = 0.0
     server: float = 0.0
     worker: float = 0.0
 
     def take(self, server: psutil.Process) -> None:
-        """Read the memory once. Workers are forked, so each worker counts only its share of the memory that they have
-        in common (PSS)."""
+        """Read the memory use once. Because workers are forked, each worker counts only its share of the memory that
+        several workers use (PSS)."""
         together = float(server.memory_info().rss)
         self.server = max(self.server, together)
         for child in server.children(recursive=True):
@@ -107,7 +107,7 @@ class Peak:
 
 @contextmanager
 def _peak(process: psutil.Process) -> Iterator[Peak]:
-    """Measure the peak memory of `process` and its descendants within the block, ten times a second."""
+    """While the block runs, measure the memory of `process` and its descendants ten times a second. Yield the peaks."""
     peak, done = Peak(), threading.Event()
 
     def look() -> None:
@@ -133,8 +133,9 @@ def main(bootstrap: str, topic: str, start: str, folder: str, lake: str) -> None
 
 
 def most_held(process: int | None = None) -> int:
-    """Return the peak bytes of a process, by default of this process. Unlike `getrusage`, the result does not start
-    with the peak of the parent process. Raises OSError and StopIteration if the process has ended."""
+    """Return the peak number of bytes of a process; of this process by default. Unlike the result of `getrusage`, this
+    value does not start with the peak of the parent process. Raises OSError and StopIteration if the process has ended.
+    """
     status = Path(f"/proc/{process or 'self'}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) * 1024
 

@@ -43,8 +43,8 @@ attributes:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds from opening a page until it shows its content. Each page is first opened twice without being
-    measured."""
+    """Measure the seconds from opening a page until the page shows its content. Each page is first opened twice without
+    being measured."""
     path = browser.executable(os.environ)
     if path is None:
         raise RuntimeError(f"Chromium was not found: {browser.REMEDY}")
@@ -65,7 +65,7 @@ def run(bench: Bench) -> Measured:
 
 
 def _pages(names: list[str], newest: str) -> Mapping[str, tuple[str, list[str]]]:
-    """Return the address of each page, and the texts that the page shows once it is complete."""
+    """Map a name for each page to the page's address and to the texts that the page shows once it is complete."""
     one = names[len(names) // 2]
     return {
         "an asset": (f"/assets/raw/{one}?view=overview", ["Upstream assets", f"kafka / {one}"]),
@@ -85,8 +85,8 @@ def _open(page: Page, address: str, texts: list[str]) -> None:
 
 @contextmanager
 def _interface(bench: Bench, names: list[str], keys: list[str]) -> Iterator[str]:
-    """Run the web server that `up` starts. Its folder declares these topics, and its store has windows for each
-    topic."""
+    """Run the web server that `up` starts. Its folder of declarations declares these topics, and Dagster's store has
+    windows for each topic."""
     home = home_at(bench.root / "pages")
     folder = bench.root / "pages-defs" / "sales"
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Pictures of one run: the time of each contender, and the degree to which each goal was reached."""
+"""Pictures of one run: how far each goal was reached, and costs by size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ _REACHED, _MISSED, _PLAIN = "#2a7f62", "#c8553d", "#5b7db1"
 
 
 def draw(document: dict[str, Any], path: Path) -> None:
-    """Write an SVG with one bar per goal. Each bar is a share of the goal's bound, so 1 is always the bound."""
+    """Write an SVG with one bar per goal. The length of each bar is the figure as a share of the goal's bound, so the
+    bound is always at 1."""
     plt = _pyplot()
     goals = [(name, goal) for name, s in document["scenarios"].items() for goal in s["goals"]]
     if not goals:
@@ -32,7 +33,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
 
 
 def draw_curves(document: dict[str, Any], path: Path) -> None:
-    """Write an SVG of costs by size, with a panel for each curve that the scenarios measured."""
+    """Write an SVG that shows costs by size, with a panel for each curve that the scenarios measured."""
     plt = _pyplot()
     curves = {
         title: {float(size): value for size, value in points.items()}
@@ -64,7 +65,7 @@ def draw_curves(document: dict[str, Any], path: Path) -> None:
 
 
 def _pyplot() -> Any:
-    """Return matplotlib without a screen. It is imported only when a picture is drawn."""
+    """Return matplotlib, set up to draw without a screen. It is imported only when a picture is drawn."""
     import matplotlib as mpl
 
     mpl.use("Agg")

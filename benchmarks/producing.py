@@ -1,4 +1,4 @@
-"""Topics for scenarios, and records that are sent to them."""
+"""Creating topics for scenarios, and sending records to these topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 
 class Sent(NamedTuple):
-    """A record to send. `timestamp` is in ms; 0 means the producer's clock."""
+    """A record to send. `timestamp` is in ms; 0 means that the producer sets it."""
 
     topic: str
     partition: int
@@ -30,7 +30,7 @@ def create(bootstrap: str, topics: Sequence[str], partitions: int) -> None:
 
 
 def produce(bootstrap: str, records: Iterable[Sent], compression: str = "none") -> None:
-    """Send `records` in large batches. Raises RuntimeError if the broker did not accept all records."""
+    """Send `records` in large batches. Raises RuntimeError if the broker did not accept all of them."""
     producer = _producer(bootstrap, {"compression.type": compression})
     for number, record in enumerate(records):
         _send(producer, record)
@@ -40,7 +40,7 @@ def produce(bootstrap: str, records: Iterable[Sent], compression: str = "none") 
 
 
 def produce_in_transactions(bootstrap: str, records: Iterable[Sent], size: int, aborted_every: int) -> int:
-    """Send `records` in transactions with `size` records each, and abort one of every `aborted_every` transactions.
+    """Send `records` in transactions of `size` records each, and abort one out of every `aborted_every` transactions.
     Return the number of committed records."""
     producer = _producer(bootstrap, {"transactional.id": f"bench-{uuid.uuid4()}"})
     producer.init_transactions(60)

@@ -1,5 +1,6 @@
-"""A flat table of many small windows, as other readers see it before and after upkeep, compared with the same rows in
-files of an ideal size; the rows that upkeep merges per second; and the time to replace a window in a merged file."""
+"""A flat table with many small windows, as other readers see it before and after upkeep. It is compared with a table
+that has the same rows in files of an ideal size. Also measured are the number of rows that upkeep merges per second,
+and the time to replace a window in a merged file."""
 
 from __future__ import annotations
 
@@ -56,8 +57,7 @@ READERS: Final = ("DuckDB", "polars", "Spark")
 
 @dataclass(frozen=True)
 class Small:
-    """A flat table of hourly windows with `each` rows per partition, and with one file for each window, as loads leave
-    it."""
+    """A flat table with hourly windows of `each` rows per partition. There is one file for each window, as after loads."""
 
     lake: Lake
     windows: int
@@ -70,11 +70,11 @@ class Small:
 
     @property
     def rows(self) -> int:
-        """Number of rows in the whole table."""
+        """Number of rows in all windows of the table."""
         return self.windows * self.each * PARTITIONS
 
     def batches(self, number: int, seed: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a window, by partition. Values are random letters, which are the same for the same seed."""
+        """Yield the rows of a window, by partition. Values are random letters; the same seed gives the same letters."""
         began = round(edge(number).timestamp() * 1_000_000)
         rng = np.random.default_rng([seed, number])
         for partition in range(PARTITIONS):
@@ -127,7 +127,7 @@ class Small:
     def written(
         self, folder: Folder, number: int, key: str, load_id: str | None = None, seed: int = 0
     ) -> tuple[list[NewFile], tuple[int, int]]:
-        """Write the file of a window. Return the file, and the sum and size of its content."""
+        """Write the file of a window. Return the file, the digest sum of its content, and its size in bytes."""
         below = load_folder(key, load_id or _load_id(key))
         series = FileSeries(folder.content, below, "00000", 1 << 20, window=key, field_ids=_ids_at(self.path))
         for batch in self.batches(number, seed):
@@ -144,7 +144,8 @@ def _ids_at(path: Path) -> FieldIds:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds for each reader's scans of both tables, one after the other, and for replacing a window."""
+    """Measure the seconds that each reader takes to scan each of the tables, one after another, and the seconds to
+    replace a window."""
     windows, each = bench.pick(20_000, 1_000), 250
     rounds = bench.pick(7, 3)
     ledger = Ledger(Lake.at(bench.root / "lake"))
@@ -216,7 +217,7 @@ def _expected(small: Small) -> tuple[int, int]:
 
 
 def _write_ideal(small: Small, path: Path) -> None:
-    """Write the rows sorted by time, as one Delta writer would, without first writing a file for each window."""
+    """Write the rows, sorted by time, as a single Delta writer would, without first writing a file for each window."""
     batches = (batch for number in range(small.windows) for batch in small.batches(number))
     reader = pa.RecordBatchReader.from_batches(SCHEMA, batches)
     write_deltalake(path, reader, target_file_size=DEFAULT_FILE_SIZE)
@@ -267,7 +268,8 @@ def _replace(small: Small, rounds: int) -> tuple[list[float], int]:
     """Replace windows in merged files. Return the seconds for each replacement, and the size of the largest of these
     files.
 
-    Each replaced window is in the middle of its file. The rows of the other windows are compared with polars.
+    Each replaced window is in the middle of its file. polars is used to check that the rows of the other windows have
+    not changed.
     """
     folder, table = Folder.at(small.path), TableRef.raw(TOPIC)
     took, largest = list[float](), 0
@@ -296,7 +298,7 @@ def _commit(lake: Lake, table: TableRef, window: SealedWindow, load_id: str, fil
 
 
 def _others(path: Path, keys: Sequence[str], key: str) -> tuple[Any, ...]:
-    """Return the number of rows in all windows of a file except `key`, and a sum of the rows' hashes."""
+    """Return the number of rows in all windows of a file except for `key`, and the sum of the rows' hashes."""
     rows_ = pl.scan_delta(str(path)).filter(
         pl.col("window").is_between(pl.lit(keys[0]), pl.lit(keys[-1])), pl.col("window") != key
     )

@@ -1,7 +1,7 @@
 """Duration and peak memory of `rebuild-ledger` for a table with many windows.
 
-`python -m benchmarks.rebuilding LAKE TOPIC` is the process of the command. It rebuilds the ledger, with `SPARK_REMOTE`
-from the environment, and prints seconds, receipts and bytes.
+`python -m benchmarks.rebuilding LAKE TOPIC` is the process that runs the command. It rebuilds the ledger, with
+`SPARK_REMOTE` from the environment, and prints the seconds, the number of receipts, and the bytes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from testbed.samples import START
 TOPIC: Final = "orders"
 _PARTITIONS: Final = 4
 _MONTH: Final = 720
-"""Number of hourly windows in 30 days, the time for which a log keeps its commits."""
+"""Number of hourly windows in 30 days. A log keeps its commits for that time."""
 
 
 def run(bench: Bench) -> Measured:
-    """Measure seconds and bytes by number of windows: with all loads in the table's log, and with only the loads of the
-    newest 30 days."""
+    """Measure the seconds and bytes by number of windows, once with all loads in the table's log, and once with only
+    the loads of the newest 30 days."""
     seconds: dict[str, list[float]] = {}
     held: dict[str, int] = {}
     for windows in (100, 1_000) if bench.quick else (1_000, 10_000):
@@ -62,7 +62,7 @@ def run(bench: Bench) -> Measured:
 
 
 def main(root: str, topic: str) -> None:
-    """Rebuild the ledger as the command does, and print the seconds and the memory."""
+    """Rebuild the ledger as the command does; print the seconds and the memory."""
     lake = Lake.at(Path(root))
     session = cache(lambda: connect(os.environ["SPARK_REMOTE"]))
     engine = choose_engine(lake, lambda: ClientSettings("127.0.0.1:1"), session)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 WARM_UP: Final = 3
-"""Number of warm-up rounds. A Java server compiles code that runs frequently, and gets faster for minutes."""
+"""Number of warm-up rounds. They are needed because a Java server compiles code that runs frequently, and gets faster
+for minutes."""
 
 
 def counted(rounds: int) -> range:
@@ -23,11 +24,11 @@ def alternate(
     clear: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, tuple[float, ...]]:
-    """Return the seconds of `rounds` runs for each contender, after `WARM_UP` rounds that are not counted. In each
-    round, the contenders run one after the other.
+    """Return, for each contender, the seconds that each of `rounds` runs takes. They follow `WARM_UP` rounds that are
+    not counted. In each round, the contenders run one after another.
 
-    `clear` is called after each run and is not timed. `clock` is `time.process_time` for work that runs only on one
-    thread of this process.
+    `clear` is called after each run and is not timed. If the work runs only on one thread of this process, `clock` can
+    be `time.process_time`.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in counted(rounds):
@@ -43,12 +44,12 @@ def alternate(
 
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> tuple[float, float]:
-    """Return the median of the ratios `over / under` in each round, and half of their range as a share of the
-    median."""
+    """Compute the ratio `over / under` for each round. Return the median of the ratios, and half of their range divided
+    by the median."""
     return middle([a / b for a, b in zip(over, under, strict=True)])
 
 
 def middle(values: Sequence[float]) -> tuple[float, float]:
-    """Return the median, and half of the range as a share of the median."""
+    """Return the median of the values, and half of their range divided by the median."""
     median = statistics.median(values)
     return median, (max(values) - min(values)) / 2 / median

@@ -1,7 +1,7 @@
-"""A bulk load by one task, by two tasks, and without a cluster: gain and cost of a standalone Spark cluster. Workers
-have one core each. The broker, the drivers and the executors share the cores of this machine. Two workers can therefore
-not be twice as fast as one: the broker that feeds both of them uses the same two cores. For this reason, processor time
-is measured too, which gives the cost per record."""
+"""A bulk load with one task, with two tasks, and without a cluster: gain and cost of a standalone Spark cluster.
+Workers have one core each. The broker, the drivers and the executors share the cores of this machine. Two workers can
+therefore not be twice as fast as one worker: the broker that feeds both of them uses the same two cores. For this
+reason, processor time is measured too, because it shows the cost per record."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Place:
     processes: Mapping[str, Sequence[ProcessRecord]]
 
     def spent(self) -> dict[str, float]:
-        """Return the processor seconds that each part has used since its start, including processes that have ended."""
+        """Return the processor seconds that each part has used since its start. Processes that have ended are included."""
         found = {
             part: sum(sum(p.cpu_times()[:4]) for record in records for p in _running(record))
             for part, records in self.processes.items()
@@ -65,7 +65,7 @@ def _running(record: ProcessRecord) -> list[psutil.Process]:
 
 @dataclass
 class Topics:
-    """A number of topics with a fixed total number of records, and a new lake for each load of the topics."""
+    """Several topics with a fixed total number of records, and a new lake for each time that the topics are loaded."""
 
     lakes: list[TopicLake]
     records: int
@@ -82,7 +82,7 @@ class Topics:
         return cls(lakes, records)
 
     def prepare(self, root: Path) -> None:
-        """Make an empty lake at `root`, with a sealed window for each topic. This is not measured."""
+        """Make an empty lake at `root`, and seal a window for each topic. This is not measured."""
         shutil.rmtree(root, ignore_errors=True)
         self.lakes = [TopicLake(lk.bootstrap, lk.topic, root, lk.spark, engine_name="columnar") for lk in self.lakes]
         engine = self.lakes[0].engine
@@ -90,7 +90,7 @@ class Topics:
         self.ready = [(lake.loader(engine=engine), key) for lake, key in zip(self.lakes, keys, strict=True)]
 
     def load_at_once(self) -> None:
-        """Load with one catch-up over all topics."""
+        """Load all topics in a single catch-up."""
         rows = 0
         for _, _, outcome in load_group([(loader, [key]) for loader, key in self.ready]):
             if isinstance(outcome, PlatformError):
@@ -108,8 +108,8 @@ class Topics:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds for a bulk load and for the smallest job with each Spark, and for many topics with two
-    workers."""
+    """Measure the seconds that a bulk load and the smallest possible job take with each Spark, and the seconds that
+    many topics take with two workers."""
     records, rounds = bench.pick(3_000_000, 300_000), bench.pick(5, 2)
     with ExitStack() as stack:
         places = _places(bench, stack)
@@ -150,8 +150,8 @@ _TOPIC_RECORDS: Final = (1_600_000, 160_000)
 
 
 def _places(bench: Bench, stack: ExitStack) -> dict[str, Place]:
-    """Provide the benchmark's own Spark and two clusters. All of them run for the whole time, and wait when they are
-    idle."""
+    """Provide the benchmark's own Spark and two clusters. All of them run the whole time, and idle while they are not
+    being measured."""
     services = state.read_records(home_at(bench.root / "home"))
     broker = {_BROKER: [services["kafka"]]}
     found = {LOCAL: Place(connect(bench.remote), {**broker, _TASKS: [services["spark"]]})}
@@ -188,8 +188,8 @@ def _spent(
 
 
 def _many_topics(bench: Bench, place: Place, rounds: int) -> dict[str, tuple[float, ...]]:
-    """Measure the seconds to load the same records from many topics, at once and one by one. The rounds alternate, and
-    the warm-up rounds are not counted."""
+    """Measure the seconds to load the same records from many topics, with all topics at once and with one topic at a
+    time. The two ways alternate, and the warm-up rounds are not counted."""
     made = {n: Topics.produced(bench, lambda: place.session, n, bench.pick(*_TOPIC_RECORDS)) for n in TOPICS}
     ways = {
         **{_at_once(n): (topics, topics.load_at_once) for n, topics in made.items()},

@@ -12,7 +12,7 @@ from typing import Any
 class Bench:
     """One run of the benchmarks. It has its own broker and Spark Connect server, and a folder that is deleted at the
     end of the run. If `quick` is true, there are fewer records and rounds, and a scenario takes at most a minute.
-    `report` shows progress."""
+    `report` shows the progress."""
 
     root: Path
     bootstrap: str
@@ -21,13 +21,14 @@ class Bench:
     report: Callable[[str], None]
 
     def pick(self, whole: int, quick: int) -> int:
-        """Return the number `whole` for the full run, or `quick` for the quick run."""
+        """Return `whole` for a full run, or `quick` for a quick run."""
         return quick if self.quick else whole
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One figure and its goal. `spread`, if given, is half of the range over the rounds, as a share of their median."""
+    """One figure and its goal. If `spread` is given, it is half of the figure's range over the rounds, divided by the
+    median."""
 
     what: str
     value: float
@@ -43,27 +44,28 @@ class Goal:
 
     @property
     def sentence(self) -> str:
-        """Return the goal as a sentence for the terminal."""
+        """The figure and its goal in one line, for the terminal."""
         sign = "≤" if self.at_most else "≥"
         around = "" if self.spread is None else f" ± {self.spread:.0%}"
         return f"{self.what}: {self.value:,.2f} {self.unit}{around} (goal {sign} {self.bound:g} {self.unit})"
 
 
 def at_least(what: str, bound: float, found: tuple[float, float | None], unit: str = "×") -> Goal:
-    """Return a goal with a lower bound. `found` is the figure and its spread, from `rounds.middle` or
+    """Return a goal with a lower bound. `found` contains the figure and its spread, as returned by `rounds.middle` or
     `rounds.ratio`."""
     return Goal(what, found[0], bound, False, unit, found[1])
 
 
 def at_most(what: str, bound: float, found: tuple[float, float | None], unit: str = "×") -> Goal:
-    """Return a goal with an upper bound. `found` is the figure and its spread."""
+    """Return a goal with an upper bound. `found` contains the figure and its spread."""
     return Goal(what, found[0], bound, True, unit, found[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Result of one scenario: `rounds` has the measurements of each contender in `unit`, without warm-up, and `goals`
-    has derived figures. `setting` is the size of the scenario. `more` has other results worth keeping."""
+    """Result of one scenario: `rounds` has the measurements of each contender in `unit`, without the warm-up, and
+    `goals` has the figures derived from them. `setting` describes the size of the scenario. `more` has other results
+    worth keeping."""
 
     name: str
     rounds: Mapping[str, Sequence[float]]
@@ -73,7 +75,7 @@ class Measured:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result in the form of the results file."""
+        """Return the result in the form that the results file uses."""
         return {
             "unit": self.unit,
             "setting": dict(self.setting),

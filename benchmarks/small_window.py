@@ -1,5 +1,5 @@
-"""Windows of a thousand records through a real daemon: from the closing edge until the instance has four passed
-checks."""
+"""Windows with a thousand records each, loaded by a real daemon: the time from the end of a window until the instance
+has four passed checks."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ _STARTED = "Started process for run"
 
 @dataclass(frozen=True)
 class Timeline:
-    """Events of one window, with the seconds from the closing of the window to each event, in order, and the window's
-    receipt."""
+    """Events of one window, and the window's receipt. `points` maps each event, in order, to the seconds from the end
+    of the window to that event."""
 
     points: dict[str, float]
     receipt: Receipt
@@ -69,18 +69,19 @@ class Timeline:
 
     @property
     def beyond(self) -> float:
-        """`whole` without the time until the tick that saw the edge. At most the sensor's interval is subtracted."""
+        """The seconds in `whole`, without the time until the tick that noticed the end of the window. At most the
+        sensor's interval is subtracted."""
         return self.whole - min(self.points["tick begins"], INTERVAL_SECONDS)
 
     @property
     def step(self) -> float:
-        """Seconds that the step of the load took."""
+        """Seconds that the load step took."""
         return self.points["load's step ends"] - self.points["load's step begins"]
 
 
 def run(bench: Bench) -> Measured:
-    """Measure one-minute windows, the shortest possible, while records keep arriving. The first window does not count.
-    Before that, Spark loads enough windows to be as warm as a long-running server."""
+    """Measure one-minute windows, which are the shortest possible, while records keep arriving. The first window does
+    not count. Before the windows, Spark performs enough loads to be as warm as a long-running server."""
     windows, before = bench.pick(5, 2), bench.pick(40, 5)
     bench.report(f"running {before} loads to warm up the server")
     other = Bulk.produced(bench.bootstrap, connect(bench.remote), bench.root / "before", RECORDS_A_MINUTE)
@@ -158,8 +159,8 @@ def _records(bootstrap: str) -> Iterator[None]:
 
 @contextmanager
 def daemon(bench: Bench, lake: TopicLake, interval: int) -> Iterator[dg.DagsterInstance]:
-    """Run the daemon that `up` starts, with a folder that declares only that topic, and with a tick every `interval`
-    seconds."""
+    """Run the daemon that `up` starts. Its folder of declarations declares only that topic, and the sensor ticks every
+    `interval` seconds."""
     home = home_at(bench.root / "daemon")
     declare(bench.root / "defs", lake, sensor_interval_seconds=interval, deep_audit_running=False)
     environ = {
@@ -178,7 +179,7 @@ def daemon(bench: Bench, lake: TopicLake, interval: int) -> Iterator[dg.DagsterI
 
 
 def _timeline(instance: dg.DagsterInstance, lake: TopicLake, start: datetime) -> Timeline:
-    """Wait for the run that loads the window starting at `start`, and return its events. Fails if a check did not
+    """Wait for the run that loads the window starting at `start`; return the window's events. Fails if a check did not
     pass."""
     key, edge = key_of(start), (start + _MINUTE).timestamp()
     run_id = _finished_run(instance, key, start + _MINUTE + _PATIENCE)

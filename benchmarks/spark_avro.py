@@ -1,5 +1,5 @@
-"""Spark's own Avro reader, which the platform does not use: one jar, which is fetched and verified like the jars in the
-lock. The jar is not on the class path of any server. The jar is sent to the one session that needs it."""
+"""Spark's own Avro reader, which the platform does not use. It is one jar, which is fetched and verified like the jars
+in the lock. The jar is not on the class path of any server. Instead, it is sent to the one session that needs it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SPARK_AVRO: Final = Jar(
 
 
 def installed(home: Home, report: Callable[[str], None]) -> Path:
-    """Return the jar, and fetch it first if necessary. Raises JarMismatchError if the jar differs from the pinned jar;
-    it is then not kept. Raises JavaNotFoundError and JarsUnavailableError as `platform_assets.services.jars.install`
-    does."""
+    """Return the path of the jar; if necessary, fetch the jar first. Raises JarMismatchError if the jar differs from
+    the pinned jar; in that case, the jar is not kept. Raises JavaNotFoundError and JarsUnavailableError in the same
+    cases as `platform_assets.services.jars.install`."""
     path = home.jars / SPARK_AVRO.jar_set / SPARK_AVRO.file_name
     if path.exists():
         verify(SPARK_AVRO, path)

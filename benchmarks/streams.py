@@ -1,4 +1,4 @@
-"""Keyed streams at a steady rate, which are produced, loaded window by window and proved, all at once on one
+"""Keyed streams at a steady rate. They are produced, loaded window by window, and proved, all at the same time on one
 machine."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One sensor tick for each of many topics: with nothing to seal, and with one window to seal in each topic."""
+"""One sensor tick for each of many topics, first with nothing to seal, and then with one window to seal in each topic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COUNTS: Final = (1, 10, 30, 100)
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds for one tick of every topic. The ticks run one after the other in one thread, as in the
+    """Measure the seconds that one tick of every topic takes. The ticks run one after another in one thread, as in the
     process of the code server."""
     topics, partitions, windows = bench.pick(100, 10), 12, bench.pick(10_000, 1_000)
     rounds = bench.pick(3, 2)
@@ -93,8 +93,8 @@ def _idle(
     cursor: str,
     at: datetime,
 ) -> float:
-    """Return the seconds per topic for the second of two rounds of ticks. The ticks are one second after the newest
-    edge."""
+    """Return the seconds per topic that the second of two rounds of ticks takes. The time of the ticks is one second
+    after the newest edge."""
     for _ in range(2):
         began = time.perf_counter()
         for d in declared:

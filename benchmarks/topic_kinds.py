@@ -1,5 +1,5 @@
-"""The columnar engine compared with Structured Streaming on common kinds of topics: compressed, transactional, JSON,
-one partition."""
+"""The columnar engine compared with Structured Streaming on common kinds of topics: compressed, transactional, with
+JSON values, or with one partition."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ KAFKA_DELTA_INGEST_MB: Final = 11.0
 """MB per second that kafka-delta-ingest loaded from a topic of JSON flights into a decoded table, on one core of a
 machine like this one."""
 _READ_COMMITTED: Final = {"kafka.isolation.level": "read_committed"}
-"""Option that makes Spark's source skip aborted records. By default, the source also reads aborted records, which would
-be different work."""
+"""Option that makes Spark's source skip aborted records. Without it, the source also reads aborted records, so it would
+do different work."""
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds for one load of all records, by kind of topic and by loader."""
+    """Measure the seconds that one load of all records takes, by kind of topic and by loader."""
     records, rounds = bench.pick(2_000_000, 200_000), bench.pick(5, 3)
     spark, shipped = connect(bench.remote), as_shipped(bench.remote)
     seconds: dict[str, tuple[float, ...]] = {}
@@ -72,7 +72,7 @@ def run(bench: Bench) -> Measured:
 
 
 def _topics(records: int) -> Iterator[tuple[str, pa.Array, int, str, bool]]:
-    """Yield the name, the values, the number of partitions and the compression of each topic, and True if it has
+    """Yield, for each topic, its name, its values, its number of partitions, its compression, and True if it has
     transactions."""
     values = kinds(records)
     flights, logs, noise = (values[kind] for kind in ("flights as JSON", "log lines", "random bytes"))

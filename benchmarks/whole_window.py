@@ -1,5 +1,5 @@
-"""One window as users load it, in a Dagster run with ledger and checks, compared with a bare Spark write of the
-window's records."""
+"""One window as users load it, in a Dagster run with ledger and checks, compared with a bare Spark write of the same
+records."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PARTS: Mapping[str, Sequence[tuple[Any, str]]] = {
     "commit": ((WindowCommit, "replace"),),
     "receipt and ledger": ((replacing, "receipt_of"), (Ledger, "record_receipts")),
 }
-"""Functions to time, by the part of a load to which they belong. None of the functions calls another."""
+"""Maps each part of a load to the functions that are timed for it. None of these functions calls another of them."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,14 @@ class Runs:
         self.divided.append(_divided(took, parts, instance, result.run_id))
 
     def clear(self) -> None:
-        """Remove the data that both ways have loaded."""
+        """Remove the data that the two ways of loading have written."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.bulk.clear()
 
 
 def run(bench: Bench) -> Measured:
-    """Measure everything that the platform does in addition to a write, at the window size of a busy topic."""
+    """Measure everything that the platform does in addition to a write. The window has the size of a busy topic's
+    window."""
     records, rounds = bench.pick(1_000_000, 100_000), bench.pick(5, 2)
     end = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     start = end - timedelta(hours=1)
@@ -111,7 +112,7 @@ def run(bench: Bench) -> Measured:
 
 @contextmanager
 def _timed() -> Iterator[dict[str, float]]:
-    """Measure the seconds spent in each of `_PARTS` within the block."""
+    """Measure the seconds that each of `_PARTS` takes while the block runs."""
     seconds = dict.fromkeys(_PARTS, 0.0)
     with ExitStack() as stack:
         for part, places in _PARTS.items():

@@ -289,8 +289,7 @@ class Day:
         self.registry.unknown = (404, {}, json.dumps({"error_code": 40403, "message": TEXT}).encode())
 
     def produce(self) -> None:
-        """Produce records with hostile keys, values and headers. Their timestamps are before the last window boundary.
-        """
+        """Produce records with hostile keys, values and headers. Their timestamps are before the last window boundary."""
         admin = AdminClient({**self.settings.librdkafka(), "log_level": 0})
         for made in admin.create_topics([NewTopic(t, 1, 1, config={"retention.ms": "-1"}) for t in TOPICS]).values():
             made.result(60)

@@ -1,5 +1,4 @@
-"""Operators' decisions in the midst of loads, maintenance, damage and crashes, in random order, until the time is up.
-"""
+"""Operators' decisions in the midst of loads, maintenance, damage and crashes, in random order, until the time is up."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ HEADER: Final = "| seed | histories | steps | commands by outcome | findings |\n
 
 @dataclass
 class SeedResult:
-    """Result of one seed. `anomalies` are the faults, each with the shortest part of its history that still shows it.
-    """
+    """Result of one seed. `anomalies` are the faults, each with the shortest part of its history that still shows it."""
 
     seed: int
     histories: int = 0

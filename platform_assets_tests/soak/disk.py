@@ -1,5 +1,4 @@
-"""A small disk for one test. It can be filled and emptied. It is a tmpfs, if this process is allowed to mount a tmpfs.
-"""
+"""A small disk for one test. It can be filled and emptied. It is a tmpfs, if this process is allowed to mount a tmpfs."""
 
 from __future__ import annotations
 

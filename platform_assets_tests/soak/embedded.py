@@ -121,8 +121,7 @@ class Embedded:
 
     @contextmanager
     def running(self, services: Sequence[Service]) -> Iterator[Embedded]:
-        """Start the services one after another before the block runs. After the block, end them, whatever their state.
-        """
+        """Start the services one after another before the block runs. After the block, end them, whatever their state."""
         try:
             for service in services:
                 self.start(service)

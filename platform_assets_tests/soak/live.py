@@ -1,5 +1,4 @@
-"""Live producers. They send numbered records at an even pace through any outage, and record the outcome of each send.
-"""
+"""Live producers. They send numbered records at an even pace through any outage, and record the outcome of each send."""
 
 from __future__ import annotations
 

@@ -228,8 +228,7 @@ class _Matrix:
         return loaded_windows(self.platform.ledger, topic)
 
     def _strike(self, cell: Cell, order: Order, name: str, is_over: Callable[[], bool] | None = None) -> bool:
-        """Cause a fault from outside the process. Return False if the work ended before the process reached the point.
-        """
+        """Cause a fault from outside the process. Return False if the work ended before the process reached the point."""
         pid = self._at_the_point(name, is_over or (lambda: self._is_done(order.topic)))
         if pid is None:
             return False

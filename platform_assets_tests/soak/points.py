@@ -110,8 +110,7 @@ class Orders:
         part.replace(self.folder / f"{name}.order")
 
     def taken_by(self, name: str) -> int | None:
-        """Return the id of the process that has reached the point of an order; None if no process has reached it yet.
-        """
+        """Return the id of the process that has reached the point of an order; None if no process has reached it yet."""
         try:
             return int((self.folder / f"{name}.taken").read_text() or 0) or None
         except FileNotFoundError:

@@ -275,8 +275,7 @@ def _command(name: str) -> list[str]:
 
 
 def _host(name: str) -> str:
-    """Return the host of a part. Workers need separate hosts, because Spark distinguishes machines by their addresses.
-    """
+    """Return the host of a part. Workers need separate hosts, because Spark distinguishes machines by their addresses."""
     number = name.partition("worker-")[2]
     return f"127.0.0.{2 + int(number)}" if number else LOOPBACK
 

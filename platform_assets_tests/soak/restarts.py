@@ -68,8 +68,7 @@ HEADER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Actions and findings. `revived` counts the restarts of processes that had ended without being killed by the test.
-    """
+    """Actions and findings. `revived` counts the restarts of processes that had ended without being killed by the test."""
 
     seed: int
     engine: EngineName

@@ -1,5 +1,4 @@
-"""The crash matrix: whichever part dies, and at whichever point, the platform recovers completely without intervention.
-"""
+"""The crash matrix: whichever part dies, and at whichever point, the platform recovers completely without intervention."""
 
 from __future__ import annotations
 
