@@ -1,5 +1,5 @@
-"""Avro with one broken record in 20, compared with intact records. For each kind of fault, this measures the cost for
-the decoder, on one thread.
+"""Avro with one broken record in 20, compared with intact records. For each kind of fault, the scenario measures the
+cost for the decoder, on one thread.
 
 The scenario uses no service. It measures only the decoder's processor time. Values are decoded block by block, as in
 Spark's tasks.

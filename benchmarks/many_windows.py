@@ -1,5 +1,5 @@
-"""The next window in tables with few windows and with very many. Measured are the window's tick, load and checks, and
-`status`."""
+"""The next window in a table with few windows, and in tables with very many windows. Measured are the window's tick,
+load and checks, and `status`."""
 
 from __future__ import annotations
 

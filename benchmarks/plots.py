@@ -1,4 +1,4 @@
-"""Pictures of one run: how far each goal was reached, and costs by size."""
+"""Pictures of one run: the degree to which each goal was reached, and costs by size."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ def restore(
 
 
 def newer_tables(done: Restored, lake: Lake) -> list[str]:
-    """Return the tables that were not restored but contain loads later than the restored ledger."""
+    """Return the tables that were not restored but contain loads that are newer than the restored ledger."""
     if LEDGER not in done.parts:
         return []
     versions = done.backup.manifest.tables

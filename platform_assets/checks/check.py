@@ -33,5 +33,5 @@ class Check:
 
     @property
     def fingerprint(self) -> str:
-        """Identifier of the check and of the version of its rule for older windows."""
+        """Identifier of the check, which includes the revision of its rule for older windows."""
         return f"{self.name}/{self.revision}"

@@ -130,8 +130,8 @@ def _read(
 
 
 def _order(receipt: Receipt, table: TableRef, accepted: Mapping[int, tuple[OffsetRange, ...]]) -> Order:
-    """Return an order for the window's offsets, without those before the first row, because Kafka may no longer have
-    anything there."""
+    """Return an order to read the window's offsets from the first row on. Kafka may no longer have anything before the
+    first row."""
     without = {p: (OffsetRange(0, _begin(p, receipt)), *accepted.get(p, ())) for p in receipt.partitions}
     records = Records(receipt.topic, receipt.topic_id, receipt.window.key, receipt.ranges, without)
     return Order(records, f"audit-{uuid.uuid4()}", table)

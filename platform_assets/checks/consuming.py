@@ -1,10 +1,10 @@
 """A third opinion: compare a sample of the table's rows, one by one, with the records that a plain read_committed
 consumer returns.
 
-The loader and the evidence share one reader of fetch responses, and Spark's connector has another. The consumer here is
-librdkafka's. It shares no code with either reader: it has its own fetching, unpacking and handling of transactions, and
-uses no digests. A sample suffices, because a defect in a reader shows in every window that contains the kind of record
-that the reader misreads.
+The loader and the evidence share one reader of fetch responses, and Spark's connector has a different one. The consumer
+here is librdkafka's. It shares no code with either reader: it has its own fetching, unpacking and handling of
+transactions, and uses no digests. A sample suffices, because a defect in a reader shows in every window that contains
+the kind of record that the reader misreads.
 """
 
 from __future__ import annotations

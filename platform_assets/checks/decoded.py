@@ -141,8 +141,8 @@ def confirmed_windows(
     in_flight: Callable[[list[str]], frozenset[str]],
     budget: float = BUDGET,
 ) -> Windows:
-    """Return the result of `windows_of`, but read a second time if something is wrong. Windows that change between the
-    two readings or are in flight are `under_way`.
+    """Return the result of `windows_of`. If something in it is wrong, call `windows_of` a second time. Windows that
+    change between the two readings or are in flight are `under_way`.
 
     `in_flight` takes windows and returns those that queued or running runs will decode. A load commits dead letters
     first, then rows, then receipts, so a single reading may fall between two of these commits.

@@ -25,8 +25,8 @@ HEAD: Final = 5
 """Number of bytes at the start of a value, before the bytes that a registered schema describes."""
 _MOST_NAMES: Final = 5
 _MOST_FIELDS: Final = 20
-"""Limits on the search for whether an array's items take any bytes: the maximum number of fields to follow in the item
-type, and the maximum depth of named types."""
+"""Limits when checking if an array's items take any bytes: the maximum number of fields to follow in the item type, and
+the maximum depth of named types."""
 _SINGLE_BITS: Final = 24
 NOT_JUDGED: Final = object()
 """Stands for a value that this reader cannot provide."""

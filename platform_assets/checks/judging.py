@@ -192,7 +192,8 @@ def _explained(
 
 
 def _count_decided(holes: dict[str, int], lost: Sequence[OffsetRange], erased: Sequence[OffsetRange]) -> None:
-    """Add to `holes` the numbers of `lost` offsets, about which an operator decided. Those in `erased` count as erased."""
+    """Count in `holes` the `lost` offsets, for which an operator has recorded a decision. Offsets that are also in
+    `erased` count as erased."""
     for kind, ranges in ((ERASED, common(lost, erased)), (ACCEPTED_LOSS, subtract(lost, erased))):
         if ranges:
             holes[kind] = holes.get(kind, 0) + size_of(ranges)

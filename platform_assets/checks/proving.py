@@ -59,7 +59,7 @@ class Proved:
 
 
 def open_windows(e: Evaluation, facts: Facts) -> tuple[Recorded, ...]:
-    """Return the loaded windows that are not proved yet: they have offsets without a row that are not explained.
+    """Return the loaded windows that are not proved yet: they have offsets that have neither a row nor an explanation.
     Windows with holes below the log start are included if a loss was accepted there."""
     read = {*facts.changed, *facts.rewritten, *facts.not_held}
     loaded = [r for k, r in facts.recorded.items() if k not in read and k in facts.windows]

@@ -58,7 +58,7 @@ def definitions() -> dg.Definitions:
     """Return everything that the definitions folder declares. Return nothing if the folder is empty, because Dagster
     itself refuses an empty folder.
 
-    If a topic cannot be defined next to the other topics, it is left out: see `judgement`.
+    A topic that cannot be defined together with the other topics is left out: see `judgement`.
     """
     if _is_empty(defs_folder()):
         return dg.Definitions()

@@ -1,5 +1,5 @@
-"""Find the declared topics that cannot be defined next to the other topics, so that the other topics can be defined. No
-I/O."""
+"""Find the declared topics that cannot be defined together with the other topics, so that the other topics can be
+defined. No I/O."""
 
 from __future__ import annotations
 

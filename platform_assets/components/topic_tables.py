@@ -166,7 +166,8 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
             yield Entry({**self.each, "topic": name}, None if tree is None else _merged(tree, None), found=True)
 
     def with_found(self, folder: Path) -> Self:
-        """Return this list, after adding the topics that its pattern found, which are read from the file in `folder`.
+        """Add the topics that the pattern found to this list, and return the list. These topics are read from the file
+        in `folder`.
 
         Raises ConfigurationError.
         """

@@ -35,7 +35,7 @@ class TextContext(ResolutionContext):
 
     @classmethod
     def of(cls, context: ResolutionContext) -> TextContext:
-        """Return the context as one that leaves strings unchanged."""
+        """Return a copy of the context that leaves strings unchanged."""
         return cls(**as_dict_for_new(context))
 
     def _resolve_inner_value(self, val: Any) -> Any:

@@ -102,8 +102,8 @@ class Outlet:
         self._call("committing a transaction", lambda: self._producer.commit_transaction(CALL_SECONDS))
 
     def abort(self, *, after_sending: bool) -> None:
-        """Abort the transaction. With `after_sending`, first wait until its records are in the log, where consumers do
-        not see them.
+        """Abort the transaction. With `after_sending`, first wait until the transaction's records are in the log, where
+        consumers do not see them.
 
         Omit `after_sending` for a transaction that the broker requires to be aborted. The coordinator refuses to abort
         a transaction that it does not know yet (INVALID_TXN_STATE), for example if the previous transaction has just
@@ -205,7 +205,7 @@ def _taken(column: Any, rows: Rows) -> list[bytes]:
 
 
 TRANSACTIONAL_IDS: Final[dict[TopicName, str]] = {"flights": "platform-assets-demo-flights"}
-"""Maps each topic to which rows are sent in transactions to its transactional id."""
+"""Transactional ids, by topic. Only to these topics are rows sent in transactions."""
 
 SEED: Final = 2013
 ATTEMPTS: Final = 5

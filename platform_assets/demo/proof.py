@@ -29,7 +29,7 @@ The demo's offsets are far smaller than 2^48."""
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Result of a comparison. If the table has each row exactly once, all lists of faults are empty.
+    """Result of a comparison. If the table is exact, all lists are empty, and all counts except for `rows` are 0.
 
     Attributes:
         topic: the topic.

@@ -52,7 +52,7 @@ def remembered_start(root: Path, now: datetime | None = None) -> datetime:
 
 
 def start_setting(start: datetime) -> str:
-    """Return the value of `DEMO_START` for a demo that first started at `start`."""
+    """Return the value of `DEMO_START` for a demo whose first start was at `start`."""
     return first_edge(start).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

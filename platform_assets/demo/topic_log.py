@@ -88,9 +88,9 @@ def create_topics(client: ClientSettings, partitions: Mapping[TopicName, int] = 
 
 
 def whole_log(cluster: Cluster, topic: str) -> TopicRanges:
-    """Return the offsets of `topic` from its log start to its last stable offset, for every partition. For a moment
-    after a topic is created, some brokers do not know the topic, and its partitions have no leaders. This call waits
-    until that moment has passed.
+    """For every partition of `topic`, return the range from the log start to the last stable offset. For a moment after
+    a topic is created, some brokers do not know the topic, and its partitions have no leaders. This call waits until
+    that moment has passed.
 
     Raises:
         BrokerUnreachableError: a partition is unreachable.

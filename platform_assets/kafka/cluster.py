@@ -97,9 +97,9 @@ class FoundOffset:
 
 
 class Cluster:
-    """A thin wrapper of the admin client, with time limits. `timeout` limits each call, in seconds. `deadline` (a time
-    of `time.monotonic`), if given, limits all calls together. Every call raises BrokerUnreachableError if no broker
-    answers in that time, and BrokerRefusedError if a broker refuses the request. Calls about a topic also raise
+    """A thin wrapper of the admin client, with time limits. `timeout` limits each call, in seconds. If `deadline` (a
+    time of `time.monotonic`) is given, all calls must end by then. Every call raises BrokerUnreachableError if no
+    broker answers in that time, and BrokerRefusedError if a broker refuses the request. Calls about a topic also raise
     TopicMissingError."""
 
     def __init__(
@@ -139,7 +139,7 @@ class Cluster:
 
     @property
     def deadline(self) -> float | None:
-        """Time (of `time.monotonic`) by which all calls together must end; None if there is no such limit."""
+        """Time (of `time.monotonic`) by which all calls must end; None if there is no such limit."""
         return self._deadline
 
     def check_reachable(self) -> None:

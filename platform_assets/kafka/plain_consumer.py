@@ -32,7 +32,7 @@ def plain_consumer(settings: ClientSettings) -> Consumer:
 def consume(consumer: Consumer, number: int, seconds: float) -> list[Message]:
     """Return up to `number` messages within `seconds`.
 
-    librdkafka looks up the group's coordinator although nothing needs it, and reports a refusal of this look-up as a
+    librdkafka looks up the group's coordinator although this is not needed, and reports a refusal of this look-up as a
     message. That message does not concern a record, so it is left out.
     """
     found = consumer.consume(num_messages=number, timeout=seconds)

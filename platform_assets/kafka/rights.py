@@ -1,4 +1,5 @@
-"""Finding the missing right for which a broker refused a request, under the name that Kafka's tools and the guide use."""
+"""Finding the right whose absence made a broker refuse a request. Rights have the names that Kafka's tools and the
+guide use."""
 
 from __future__ import annotations
 

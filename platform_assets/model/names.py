@@ -21,7 +21,7 @@ def is_topic(name: str) -> bool:
 def checked_topic(name: str) -> str:
     """Return `name` if Kafka allows it. Raise TopicNameError if Kafka does not.
 
-    The rule is the one in Kafka's `org.apache.kafka.common.internals.Topic`: 1 to 249 characters from `[a-zA-Z0-9._-]`,
+    The rule comes from Kafka's `org.apache.kafka.common.internals.Topic`: 1 to 249 characters from `[a-zA-Z0-9._-]`,
     and neither "." nor "..". Such a name needs no escaping in a path.
     """
     if not is_topic(name):

@@ -91,9 +91,9 @@ def edge_of(key: str) -> datetime:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def is_cron(schedule: str) -> bool:
-    """Return True if `schedule` is a cron schedule with five fields that ever ticks. A sixth field is refused, because
-    it would be more precise than a key. croniter's R and H fields are refused, because they stand for random times that
-    differ between processes. The W field is refused because Dagster refuses it too."""
+    """Return True if `schedule` is a cron schedule with five fields, and if it ticks at least once. A sixth field is
+    refused, because it would be more precise than a key. croniter's R and H fields are refused, because they stand for
+    random times that differ between processes. The W field is refused because Dagster refuses it too."""
     drawn_or_nearest = _DRAWN.search(schedule) or _NEAREST.search(schedule)
     if len(schedule.split()) != 5 or drawn_or_nearest or not croniter.is_valid(schedule):
         return False

@@ -214,8 +214,8 @@ class Brokers:
         }
 
     def _ports(self, running: Mapping[BrokerService, ProcessRecord]) -> dict[BrokerService, tuple[int, int]]:
-        """Return the client port and the controller port of each broker. If a broker that is to be started finds its
-        previous ports free, it keeps them."""
+        """Return the client port and the controller port of each broker. A broker that is to be started keeps its
+        previous ports if they are free."""
         found = {service: (record.ports[0], record.ports[1]) for service, record in running.items()}
         former = {s: (*state.remembered_ports(self._home, s), 0, 0)[:2] for s in self._services if s not in found}
         # A broker that is not started keeps its ports, which the others still have to know.

@@ -180,7 +180,7 @@ def _woken(child: int) -> Iterator[int]:
 
 
 def _is_in_foreground() -> bool:
-    """Return True if this process and the command are in the foreground group of a terminal."""
+    """Return True if this process and the command are in a terminal's foreground process group."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

@@ -24,7 +24,7 @@ __all__ = [
 
 
 class DagsterConfigurationError(ConfigurationError):
-    """Raised if Dagster refuses its settings or the project's code. The message may contain lines to add, or lines from
+    """Raised if Dagster rejects its settings or the project's code. The message may contain lines to add, or lines from
     Dagster's error."""
 
     has_lines = True

@@ -154,7 +154,7 @@ def private(folder: Path) -> None:
 
 
 def absolute(path: str | Path) -> Path:
-    """Expand `~` and make the path absolute, without following links."""
+    """Expand `~` and make the path absolute. Links are not followed."""
     return Path(os.path.abspath(Path(path).expanduser()))
 
 

@@ -131,8 +131,8 @@ def place(jar: Jar, fetched: Path, jars_folder: Path) -> None:
 
 
 def lock(*, report: Reporter = print, environ: Mapping[str, str] | None = None, lock_file: Path = LOCK_FILE) -> None:
-    """Resolve `ivy.xml` again and write the lock file. The Spark set omits jars that pyspark includes, except for
-    `REPLACING`.
+    """Resolve `ivy.xml` again and write the lock file. The Spark set omits jars that pyspark already includes, except
+    for those in `REPLACING`.
 
     Raises:
         JavaNotFoundError, JarsUnavailableError, ConfigurationError: as in `install`.

@@ -13,8 +13,8 @@ from typing import Final
 
 METADATA_KEY: Final = 3
 METADATA_VERSION: Final = 4
-"""Version of the metadata request. The response to this version contains the brokers and the cluster id, and the
-version predates the compact encoding. Brokers of version 4 still support it."""
+"""Version of the metadata request. The response in this version contains the brokers and the cluster id. The version is
+older than the compact encoding. Brokers of version 4 still support it."""
 
 _TIMEOUT_SECONDS: Final = 2.0
 _LIMIT_BYTES: Final = 1 << 20

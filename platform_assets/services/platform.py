@@ -310,8 +310,8 @@ def reload(home: Home | None = None) -> bool:
 def given(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> frozenset[Service]:
     """Return the services that the environment sets. They are not started here.
 
-    An address of this home, as printed by `platform-assets env`, does not count, because the service with that address
-    is to be started here.
+    An address of this home, as printed by `platform-assets env`, does not count, because this call is to start the
+    service that uses this address.
 
     Raises:
         ConfigurationError: the run state is damaged.

@@ -41,7 +41,7 @@ _keepers: dict[int, subprocess.Popen[bytes]] = {}
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """The specification to start one service and to check that it is ready.
+    """A specification for starting one service and for checking that it is ready.
 
     Attributes:
         name: the readable name, which is also the name of the log file without its extension.

@@ -1,5 +1,5 @@
-"""Start several services in parallel, and keep the run state correct while they start. If one fails, none of them
-stays."""
+"""Start several services in parallel, and keep the run state correct while they start. If a service fails, end all of
+them."""
 
 from __future__ import annotations
 

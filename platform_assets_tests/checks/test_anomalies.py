@@ -1,5 +1,5 @@
-"""Each named anomaly is introduced into a real table, and exactly the checks that should find it report it with its
-offsets.
+"""Each named anomaly is introduced into a real table. Exactly the checks that should find the anomaly report it,
+together with its offsets.
 
 One table is loaded once and copied for each case. It has three windows of a topic with two partitions. The second
 window has transactions, so its offsets have holes.

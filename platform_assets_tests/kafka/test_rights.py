@@ -1,5 +1,5 @@
-"""The rights listed in the guide are sufficient together. If any of them is missing, the operation that needs it fails,
-and the error contains its name."""
+"""The rights listed in the guide are sufficient if a user has all of them. If any of them is missing, the operation
+that needs it fails, and the error contains its name."""
 
 from __future__ import annotations
 

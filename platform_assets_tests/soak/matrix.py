@@ -257,7 +257,7 @@ class _Matrix:
 
     @contextmanager
     def _in_the_middle(self, cell: Cell, topic: str, name: str) -> Iterator[None]:
-        """Let the waiting write begin. The block runs once the first of the write's data files exists."""
+        """Let the waiting write begin. The block runs once the write's first data file exists."""
         table = proof.table_of(self.platform, topic)
         # Other windows are loaded while upkeep merges.
         table = table / SHARED if cell.is_of_upkeep else table

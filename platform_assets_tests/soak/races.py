@@ -58,8 +58,8 @@ Rows = dict[tuple[str, int, int], Any]
 
 @dataclass
 class RivalResult:
-    """Rounds of upkeep against one rival. `first` counts which side committed first. `upkeep` and `outcomes` count how
-    the work of upkeep and of the rival ended."""
+    """Rounds of upkeep against one rival. `first` counts which side committed first. `upkeep` counts how the work of
+    upkeep ended, and `outcomes` counts how the rival's work ended."""
 
     seed: int
     place: str

@@ -1,5 +1,5 @@
-"""A Structured Streaming reader of a decoded table, which reads through loads, late decodes, upkeep, maintenance by
-other writers, and repairs. Each record must be in the reader's sink exactly once.
+"""A Structured Streaming reader reads a decoded table during loads, late decodes, upkeep, maintenance by other writers,
+and repairs. Each record must be in the reader's sink exactly once.
 
 The reader writes to a Delta table with a checkpoint. It begins without options, and stops at the first repair, because
 a repair replaces rows that it has already read. From then on, it uses `skipChangeCommits`. The rows that polars finds

@@ -165,7 +165,7 @@ class History:
     @cached_property
     def files_as_recorded(self) -> Mask:
         """True for each window whose data files are those that its receipt lists, or are proved to contain the same
-        rows, and whose number of rows is that in the receipt."""
+        rows, and whose number of rows equals the number in the receipt."""
         found = holdings.window_files(self.files)
         expected = zip(self.keys, self.by_window("files_digest"), self.rows.tolist(), strict=True)
         return np.array(
@@ -240,8 +240,8 @@ class History:
 
     @cached_property
     def _without_strays(self) -> Mask:
-        """Return False for each window to which a stray receipt or file belongs: one whose window or partition no cut
-        lists."""
+        """Return False for each window to which a stray receipt or file belongs. A receipt or file is stray if no cut
+        lists its window or its partition."""
         found = np.ones(len(self.keys), dtype=bool)
         stray = self.receipts.filter(pa.array(self._places[0] == ABSENT))
         keys = {*stray["window"].to_pylist(), *self.files[holdings.WINDOW].to_pylist()} - set(self.keys)

@@ -188,7 +188,7 @@ def heatmap_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = CO
 
 
 def state_of(kind: FindingKind) -> State:
-    """Return the state that a finding of this kind gives to its window."""
+    """Return the state of a window that has a finding of this kind."""
     return _OF_FINDING.get(kind, State.FAILING)
 
 

@@ -17,7 +17,7 @@ from platform_assets.kafka.batches.unpacking import Damage
 
 _PROBE_BYTES: Final = 1 << 14
 _REFUSED: Final = b""
-"""Stands for a damaged batch that the broker itself detects, so that it sends none of the batch's bytes."""
+"""Stands for a damaged batch of which the broker sends no bytes, because it detected the damage itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class _Front:
 
 
 def damaged_until(brokers: Brokers, partition: int, start: int, end: int) -> int | None:
-    """Return the first offset after `start` for which the broker sends a different batch from the damaged one at
-    `start`; `end` if there is no such offset before `end`.
+    """Return the first offset after `start` for which the broker does not send the damaged batch at `start`; return
+    `end` if there is no such offset before `end`.
 
     Return None if the batch at `start` is intact. Offsets between the damaged batch and the next intact batch count as
     part of the damage, because nothing shows that they held no records. Raises whatever `Brokers.persist` raises.

@@ -32,7 +32,8 @@ class EpochBrokers(Brokers):
     """A `Brokers` that also looks up the ends of leader epochs."""
 
     def epoch_end(self, partition: int, epoch: int) -> int | None:
-        """Return the exclusive end of the newest leader epoch up to `epoch`; None if the broker does not know this end."""
+        """Return the exclusive end of the newest leader epoch that is not newer than `epoch`; None if the broker does
+        not know this end."""
         doing = f"looking up the end of a leader epoch of topic {self.topic!r} partition {partition}"
         return self.persist(doing, lambda: self._epoch_end(partition, epoch))
 

@@ -1,4 +1,4 @@
-"""Committing offsets to a consumer group that has no members, for lag monitors.
+"""Committing offsets for lag monitors, to a consumer group that has no members.
 
 This module uses plain requests, because librdkafka may end the process when it sends an admin request to a group's
 coordinator that does not exist yet (https://github.com/confluentinc/librdkafka/issues/5040).

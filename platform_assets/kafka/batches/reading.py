@@ -137,7 +137,7 @@ class PresentFetch:
         raise Transient(f"the broker returned no records from offset {offset} on", final_error, pause)
 
     def _is_local(self, offset: int, end: int, committed: FetchedPartition, answer: FetchedPartition) -> bool:
-        """Return True if both empty answers come from the leader's own log, and show that it holds nothing from
+        """Return True if both empty answers come from the leader's own log, and show that this log holds nothing from
         `offset` to `end`. `answer` must be the answer to a read_uncommitted fetch."""
         brokers, partition = self._brokers, self._partition
         if len(committed.records) or len(answer.records) or committed.throttled or answer.throttled:

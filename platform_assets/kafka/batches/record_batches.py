@@ -176,10 +176,10 @@ class Batches:
     @classmethod
     def scan(cls, data: memoryview, until: int = NO_END, limits: BatchLimits = NO_SETTINGS) -> Batches:
         """Find the batches in `data` by their lengths. Batches that begin at the offset `until` or later are left out,
-        so that damage in unwanted batches does no harm. In the old formats, they cannot be left out, because these
-        formats identify message sets by their last offset. Raises Damage if the first batch has no valid length. If a
-        later batch has no valid length, this batch and all following batches are left out, like a truncated batch: the
-        next fetch begins with that batch."""
+        so that damage in unwanted batches does no harm. In the old formats, this is impossible, because these formats
+        identify message sets by their last offset. Raises Damage if the first batch has no valid length. If a later
+        batch has no valid length, this batch and all following batches are left out, like a truncated batch: the next
+        fetch begins with that batch."""
         at, end, positions, beyond, old = 0, len(data), list[int](), False, False
         while at + _SMALLEST <= end:
             base, magic = _base_at(data, at)[0], data[at + _MAGIC_AT]

@@ -1,7 +1,7 @@
 """Evidence about every offset in a range, from the broker's raw record batches. This code shares nothing with Spark's
-connector, so the two results can be compared. The code reads batch headers, and opens only control batches and batches
-from which compaction has removed records. For this reason, it processes several million records per second and
-partition. `partition.PartitionEvidence` says what proves each kind."""
+connector, so a comparison of the two results is meaningful. The code reads batch headers, and opens only control
+batches and batches from which compaction has removed records. For this reason, it processes several million records per
+second and partition. `partition.PartitionEvidence` says what proves each kind."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ OffsetKind = Literal[
     "below_log_start",
     "unexplained",
 ]
-"""Kinds of offsets. `records` are the committed records. All other kinds are holes. There is a reason for each hole,
-except for those of the kind `unexplained`."""
+"""Kinds of offsets. `records` are the committed records. All other kinds are holes. Each hole has a known reason,
+unless its kind is `unexplained`."""
 OFFSET_KINDS: Final[tuple[OffsetKind, ...]] = get_args(OffsetKind)
 
 

@@ -126,8 +126,8 @@ class PartitionTally:
         return PartitionEvidence(self._range, self.position, **listings, digest=self._digest)
 
     def _take_plain(self, batches: Batches, some_aborted: bool) -> bool:
-        """Count all batches at once if they are all dense and adjacent, without markers or aborted records, as is
-        common."""
+        """Count all batches at once in the common case: all of them are dense and adjacent, and have no markers or
+        aborted records."""
         if batches.old_format:
             return False
         attributes, bases, lasts = batches.attributes, batches.base_offsets, batches.last_offsets
