@@ -1,4 +1,5 @@
-"""Dagster runs as the sensor requests them, but executed in this process: load, checks and events of one window."""
+"""Runs of Dagster like those that the sensor requests, but executed in this process: load, checks and events of one
+window."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ class Candidate:
 
 
 def left_out(candidates: Sequence[Candidate], *, case_sensitive: bool = True) -> dict[int, str]:
-    """Map the index of each topic that cannot be defined to the reason. If two topics exclude each other and a pattern
-    found one of them, that topic is left out.
+    """For each topic that cannot be defined, return the reason, keyed by the topic's index. If two topics exclude each
+    other and a pattern found one of them, that topic is left out.
 
     `case_sensitive` is true if the lake distinguishes `Orders` from `orders`. If a topic is declared by name twice,
     this function does not report it.

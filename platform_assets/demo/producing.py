@@ -126,7 +126,7 @@ class Outlet:
             raise translated(self._failures[0], self._doing("sending rows"))
 
     def close(self) -> None:
-        """Close the connection. Rows that were not flushed are lost."""
+        """Close the connection. Rows that were not flushed before are lost."""
         self._producer.purge()
         if not self._broken:
             # Would warn that a broken producer cannot abort its transaction; that producer ends with its last

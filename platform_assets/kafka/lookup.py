@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class TimestampLookup:
-    """Look-ups for window boundaries in ascending order, which query the brokers only if the last answer no longer
-    applies.
+    """Look-ups for window boundaries in ascending order. A look-up queries the brokers only if the last answer no
+    longer applies.
 
     The earliest record at or after `t` is also the earliest record at or after each `t'` in `[t, its timestamp]`. So in
     a backlog with many boundaries, a look-up is needed only for those boundaries that are followed by new records.

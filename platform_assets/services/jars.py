@@ -47,7 +47,7 @@ pyspark's jars have known vulnerabilities."""
 
 
 def replacements(home: Home) -> tuple[Path, ...]:
-    """Return the paths of the jars that must come before pyspark's own jars on a class path."""
+    """Return the paths of those jars that must come before pyspark's own jars on a class path."""
     return class_path(home, "spark", [jar for jar in read_lock() if jar.name in REPLACING])
 
 

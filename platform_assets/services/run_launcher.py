@@ -1,5 +1,5 @@
-"""Dagster runs in processes that are forked from a process with the code already loaded. Such a process starts in half
-a second instead of three.
+"""Execute each Dagster run in a process that is forked from a process with the code already loaded. Such a process
+starts in half a second instead of three.
 
 The run has the environment of this process. A code server that was started separately can have another environment,
 which determines where its tables are. That code server therefore starts the runs of its own code, unless the settings

@@ -83,8 +83,8 @@ def worst_windows(findings: Iterable[Finding]) -> list[WorstWindow]:
 
 
 def remedies(worst: Sequence[WorstWindow]) -> list[Remedy]:
-    """Return each remedy once, for the most severe findings first. Its wording is that for the worst window that needs
-    the remedy."""
+    """Return each remedy once, for the most severe findings first. The wording is the one for the worst window that
+    needs the remedy."""
     # Windows of one kind differ in nothing but their names.
     alike: dict[str, list[WorstWindow]] = {}
     for window in worst:

@@ -175,8 +175,8 @@ class _Gathering:
         return Brokers(self._settings, self._topic, self._topic_id, patience=self._patience, stopped=self._stopped)
 
     def _refuse_unstable_ends(self, tallies: Sequence[PartitionTally]) -> None:
-        """Check the ends of all ranges before anything is read, so that a long audit is not refused only when it
-        reaches them."""
+        """Check the ends of all ranges before anything is read, so that a long audit is refused at once, not only when
+        it reaches an unstable end."""
         brokers = self._brokers()
         try:
             stable = brokers.last_stable_offsets([tally.partition for tally in tallies])
