@@ -28,7 +28,8 @@ from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder, Lake, shared_folder
 from platform_assets.lake.measuring import measured
 from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, SealedWindow, arrow_type
-from platform_assets.ledger.store import FOLDED, Ledger
+from platform_assets.ledger.folding import FOLDED
+from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Digest, offset_hashes
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import events

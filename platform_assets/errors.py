@@ -14,7 +14,7 @@ could be a secret. Messages quote records, brokers and registries, and are logge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -589,6 +589,30 @@ class MergingLostError(Retryable):
         )
 
 
+class WindowExpiredError(LoadError):
+    """The window is past the topic's `keep`, so its rows were removed and are not loaded again."""
+
+    def __init__(self, table: str, window: str, keep: str, raw: str = "") -> None:
+        self.table, self.window, self.keep = table, window, keep
+        super().__init__(
+            f"window {window} of {table} has expired: upkeep has removed its rows, because the topic's YAML says `keep: {keep}`. "
+            f"Nothing was loaded. To have it again, lengthen or remove `keep`, then run `platform-assets load {raw or table} "
+            f"{window}`. To look at records that Kafka still has, run `platform-assets replay {raw or table} {window} --into NAME`."
+        )
+
+
+class ExpiredForGoodError(LoadError):
+    """The rows of an expired window were to be restored, but no longer exist."""
+
+    def __init__(self, table: str, window: str, rows: int) -> None:
+        self.table, self.window, self.rows = table, window, rows
+        super().__init__(
+            f"window {window} of {table} has expired, and its {rows:,} rows cannot be restored: neither Kafka nor any version of the "
+            "table has all of them. Nothing was changed; the window stays expired. If you need the rows, restore them from a "
+            "backup made before."
+        )
+
+
 class FilesLostError(LoadError):
     """Data files that the table's log lists cannot be read."""
 
@@ -597,6 +621,18 @@ class FilesLostError(LoadError):
         super().__init__(
             f"data files of window {window} of {table} are missing or damaged: {detail}. Materialize the window to "
             "repair it."
+        )
+
+
+class ReturnedRowsError(FilesLostError):
+    """An expired window has rows again, and nothing proves which rows they are."""
+
+    def __init__(self, table: str, window: str) -> None:
+        self.table, self.window, self.detail = table, window, "rows of an expired window are back"
+        LoadError.__init__(
+            self,
+            f"window {window} of {table} has expired, but the table has rows of it again, and no receipt shows that they are "
+            "the rows that were removed. Delete the rows of this window with the program that brought them back, such as Spark.",
         )
 
 
@@ -867,15 +903,43 @@ class ErasureUnfinishedError(Retryable):
         *,
         keys_forgotten: bool = False,
         replays: Mapping[str, UnerasedReplay] | None = None,
+        expired: Collection[str] = (),
     ) -> None:
+        """`expired` are those of the windows that have expired, and so cannot be loaded again."""
         self.table, self.windows, self.cause, self.replays = table, tuple(windows), cause, dict(replays or {})
         window, reason = self.windows[0], '--reason "…"'
+        load = (
+            f"Load each window again (`platform-assets load {table} {window}`). If a load reports that rows are lost, run "
+            f"`platform-assets accept-loss {table} {window} {reason}`."
+        )
+        if window in expired:
+            load = (
+                f"{window} has expired: delete its rows from the topic's tables with the program that brought them back, "
+                "such as Spark."
+            )
         also = f" The records are also not erased yet from {_unerased(table, self.replays)}." if self.replays else ""
         super().__init__(
-            f"records of {table} are not erased yet in windows {_few_windows(windows)}: {cause} Load each window again "
-            f"(`platform-assets load {table} {window}`). If a load reports that rows are lost, run `platform-assets "
-            f"accept-loss {table} {window} {reason}`.{also} Then run `platform-assets erase {table} {reason}`, "
-            f"{_again(keys_forgotten)}. The other windows are done."
+            f"records of {table} are not erased yet in windows {_few_windows(windows)}: {cause} {load}{also} Then run "
+            f"`platform-assets erase {table} {reason}`, {_again(keys_forgotten)}. The other windows are done."
+        )
+
+
+class UnreadableFilesLeftError(Retryable):
+    """Records are erased, except that some files of past versions could not be read and may hold such records."""
+
+    def __init__(self, table: str, files: Mapping[str, Sequence[str]]) -> None:
+        self.table, self.files = table, {name: tuple(paths) for name, paths in sorted(files.items())}
+        some = "; ".join(
+            f"{name}: {', '.join(paths[:3])}" + (f" and {len(paths) - 3:,} more" if len(paths) > 3 else "")
+            for name, paths in self.files.items()
+        )
+        vacuum = ", ".join(f"`platform-assets vacuum {name}`" for name in self.files)
+        super().__init__(
+            f"records of {table} may not be erased completely: these files cannot be read, and may hold rows of windows that "
+            f"expired: {some}. A program is writing them now, or ended before they were complete. Wait until programs that "
+            "write the table have ended, then run `platform-assets erase` again with the same keys. If the files are still "
+            f"there, delete them with {vacuum} once they are older than the table's retention, then erase again. "
+            "Everything else is done."
         )
 
 

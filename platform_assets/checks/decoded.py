@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.model.offsets import OffsetRange, ranges_of
 from platform_assets.model.tables import TableRef
+from platform_assets.windows.decode import expired
 
 CONSERVATION: Final = "decoded_plus_dead_equals_raw"
 SHARE: Final = "share_of_dead_letters"
@@ -48,6 +50,7 @@ class Windows:
     `unknown` windows have rows in the decoded or the dead-letter table, but never existed in the raw table. `under_way`
     windows are being replaced by a load right now, so their commits appear one by one. `missing` has the offsets of raw
     rows that are in neither table, by window and partition, for some of the windows whose rows differ from the load.
+    `half_removed` windows have raw rows that stay, but upkeep has removed rows that were made from them.
     """
 
     topic: str
@@ -57,6 +60,7 @@ class Windows:
     unknown: Mapping[str, TableRef] = field(default_factory=dict)
     under_way: frozenset[str] = frozenset()
     missing: Mapping[str, Ranges] = field(default_factory=dict)
+    half_removed: frozenset[str] = frozenset()
 
     @property
     def decoded(self) -> Mapping[str, Receipt]:
@@ -104,8 +108,13 @@ def windows_of(
     # Asked last, because each window decoded until now had its raw receipt before.
     raw = ledger.receipts(declaration.raw_table, wanted)
     unknown = {k: f.table for f in (decoded, dead) for k in f.files if k not in {*raw, *f.receipts}}
+    stays = expired.stays(ledger, declaration, datetime.now(UTC))
+    removed = {k: r.window.end for f in (decoded, dead) for k, r in f.receipts.items() if r.is_expired}
+    half = frozenset(k for k, end in removed.items() if k in raw and not raw[k].is_expired and stays(end))
     missing = _missing(ledger, declaration, sorted({*decoded.otherwise, *dead.otherwise} & {*raw}), deadline)
-    return Windows(declaration.topic, raw, decoded, dead, {} if wanted is not None else unknown, missing=missing)
+    return Windows(
+        declaration.topic, raw, decoded, dead, {} if wanted is not None else unknown, missing=missing, half_removed=half
+    )
 
 
 def _missing(
@@ -218,6 +227,20 @@ def _of_window(windows: Windows, key: str) -> list[Finding]:
     def found(text: str, kind: Literal["not conserved", "decoded by half"] = "not conserved") -> Finding:
         return Finding(kind, windows.topic, key, None, (), text, again)
 
+    if key in windows.half_removed:
+        return [
+            found(
+                "decoded rows or dead letters were removed as past `keep`, but the raw rows stay, because `keep` was lengthened "
+                "or removed since"
+            )
+        ]
+    if _are_expiring(raw, decoded, dead):
+        # Upkeep removes the rows of one table after the other.
+        return [
+            found(f"the files of {of_table.table} are not those that its receipt names: {of_table.otherwise[key]}")
+            for of_table in (windows.of_decoded, windows.of_dead_letters)
+            if key in of_table.otherwise
+        ]
     if decoded is None or dead is None:
         missing = table if decoded is None else TableRef("dead_letters", windows.topic)
         return [
@@ -253,6 +276,11 @@ def _of_window(windows: Windows, key: str) -> list[Finding]:
             text = f"the files of {of_table.table} are not those of the window's load, and time ran out before they were read"
             findings.append(Finding("could not tell", windows.topic, key, None, (), text, "Run the check again."))
     return findings
+
+
+def _are_expiring(*receipts: Receipt | None) -> bool:
+    """Return True if the rows of a window were removed as expired from one of its tables at least."""
+    return any(receipt is not None and receipt.is_expired for receipt in receipts)
 
 
 def _unknown(topic: str, key: str, table: TableRef) -> Finding:

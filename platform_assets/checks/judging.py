@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from platform_assets.checks.findings import Finding, FindingKind, counted
 from platform_assets.errors import REPAIR_LEDGER
-from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED, Receipt
+from platform_assets.ledger.entries import ACCEPTED_LOSS, BELOW_LOG_START, ERASED, Receipt
 from platform_assets.model.digest import digest_of
 from platform_assets.model.offsets import OffsetRange, Offsets, common, ranges_of, size_of, subtract
 
@@ -22,8 +22,6 @@ ByPartition = Mapping[int, Offsets]
 Accepted = Mapping[int, Sequence[OffsetRange]]
 """Maps each Kafka partition to those ranges of a window that were accepted as lost or erased."""
 _NOTHING: Final[Accepted] = {}
-BELOW_LOG_START: Final = "below log start"
-"""Kind of holes that retention had already reached when the broker was asked about them."""
 
 
 def needs_listing(receipt: Receipt, evidence: Evidence, accepted: Accepted) -> bool:

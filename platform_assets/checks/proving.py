@@ -16,7 +16,6 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts, Recorded
 from platform_assets.checks.findings import Finding, counted, foreign_ids
 from platform_assets.checks.judging import (
-    BELOW_LOG_START,
     Accepted,
     ByPartition,
     differences,
@@ -36,7 +35,7 @@ from platform_assets.errors import (
     Retryable,
 )
 from platform_assets.lake import holdings, load_log, rows
-from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.entries import BELOW_LOG_START, Receipt
 from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.model.digest import Measured, digest_of
 from platform_assets.model.offsets import ranges_of, repeats, size_of
@@ -70,7 +69,9 @@ def open_windows(e: Evaluation, facts: Facts) -> tuple[Recorded, ...]:
 
 def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
     """Ask the brokers about every offset of `windows`, and compare their answers with the loaded rows."""
-    receipts = e.ledger.receipts(e.declaration.raw_table, [w.key for w in windows])
+    found = e.ledger.receipts(e.declaration.raw_table, [w.key for w in windows])
+    # No evidence changes what is known of rows that were removed.
+    receipts = {key: receipt for key, receipt in found.items() if not receipt.is_expired}
     accepted = e.ledger.accepted_losses_of(e.declaration.raw_table, list(receipts))
     erased = erased_of(e.ledger, e.declaration.topic, list(accepted)) if accepted else {}
     proved: list[Receipt] = []

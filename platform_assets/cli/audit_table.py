@@ -30,6 +30,7 @@ STYLES: Final[Mapping[State, str]] = {
     State.ABORTED: "white on blue",
     State.COMPACTED: "white on magenta",
     State.ERASED: "black on white",
+    State.EXPIRED: "dim",
     State.ACCEPTED: "bold magenta",
     State.OPEN: "black on white",
     State.WAITING: "dim",

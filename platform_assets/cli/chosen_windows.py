@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from platform_assets.errors import ConfigurationError, UnknownWindowError
@@ -94,7 +95,7 @@ def _option(
     if option == "--stale":
         from platform_assets.orchestration.decoded_status import stale_windows
 
-        return stale_windows(declaration, declaration.decode, ledger)
+        return stale_windows(declaration, declaration.decode, ledger, datetime.now(UTC))
     letters = ledger.commit_rows(declaration.dead_letter_table, columns=["rows"]).to_pylist()
     return {row["window"] for row in letters if row["rows"]}
 

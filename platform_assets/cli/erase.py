@@ -68,7 +68,8 @@ JSON_VERSION: Final = 1
     "--json",
     "as_json",
     is_flag=True,
-    help="Print JSON: version, topic, accepted, windows, damaged, replays_unfinished, without_raw_row, done, and past_versions.",
+    help="Print JSON: version, topic, accepted, windows, damaged, replays_unfinished, without_raw_row, uncompared, "
+    "unreadable, done, and past_versions.",
 )
 def erase(
     table: str,

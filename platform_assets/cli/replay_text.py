@@ -21,6 +21,7 @@ _IN_PLACE: Final[Mapping[Deed, str]] = {
     "empty": "nothing to load",
     "load": "will be loaded for the first time",
     "refuse": "will be refused until the loss is accepted",
+    "expired": "will be refused, because it is past `keep`",
     "compare": "will be read again, and either proved equal or repaired",
     "keep": "will be kept if its rows match its receipt",
 }

@@ -17,6 +17,7 @@ from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.retention_check import hours_text
 from platform_assets.orchestration.status import Status, TableStatus
 from platform_assets.terminal import console as console_of
+from platform_assets.windows.maintain import expiry_text
 
 _COLUMNS = (
     "table",
@@ -44,6 +45,9 @@ def print_status(status: Status, console: Console | None = None, *, attention_fi
     _print_rows(status, console)
     for each in (each for row in status.tables for each in row.upkeep):
         console.print(Text(line(f"{each.table}: last upkeep at {each.at}: {each.text}"), "dim"), soft_wrap=True)
+    for row in status.tables:
+        if row.keep is not None:
+            console.print(Text(line(f"{row.table}: {expiry_text.text(row.keep)}"), "dim"), soft_wrap=True)
     if not attention_first:
         _print_attention(status, console)
 

@@ -12,6 +12,8 @@ import click
 from platform_assets.terminal import echo, echo_error, echo_json
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from platform_assets.cli.environment import Environment
     from platform_assets.ledger.store import Ledger
     from platform_assets.windows.maintain.upkeep import TableUpkeep
@@ -47,19 +49,29 @@ def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int
 @click.option(
     "--budget", metavar="SIZE", callback=_bytes, help="Merge about this amount of data per table. Default: 32 GB."
 )
-@click.option("--dry-run", is_flag=True, help="Only report what would be merged.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: version, dry_run, and for each table what was done.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be merged and removed.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON: version, dry_run, tables with what was done, and keep with what was removed as expired.",
+)
 def upkeep(
     tables: tuple[str, ...], target: int | None, quiet_hours: float, budget: int | None, dry_run: bool, as_json: bool
 ) -> None:
     """Merge small files of each TABLE, or of all tables of the lake, and delete files that are no longer needed.
+
+    First, for each raw TABLE whose topic has `keep` in its YAML, the command removes windows past it from all tables of
+    the topic. A new or changed `keep` takes effect a week after the first upkeep that sees it; --dry-run shows which
+    windows would go.
 
     Only tables that are not partitioned by windows have files to merge. Before anything is replaced, rows are compared
     with those that were loaded. Readers that follow the table's changes see no change. Spark's workers merge the files;
     without Spark, this process does. Once a day, the command also deletes files that no version of the last week refers
     to, as `vacuum` does.
 
-    If the command is interrupted, run it again to continue. Exits 1 if rows of a window are not those that were loaded.
+    If the command is interrupted, run it again to continue. Exits 1 if rows of a window are not those that were loaded,
+    or if a window past `keep` cannot be removed.
     """
     from datetime import UTC, datetime
 
@@ -72,8 +84,10 @@ def upkeep(
     given = {"target": target, "budget": budget, "quiet": timedelta(hours=quiet_hours)}
     options = {name: value for name, value in given.items() if value is not None}
     done: list[dict[str, Any]] = []
-    failed = False
-    for each in _upkeeps(tables, ledger, environment, options):
+    upkeeps = _upkeeps(tables, ledger, environment, options)
+    topics = [each.table.topic for each in upkeeps if each.table.kind == "raw"]
+    expired, failed = _expired(topics, ledger, now, dry_run=dry_run, as_json=as_json)
+    for each in upkeeps:
         name = each.table.name
         try:
             if dry_run:
@@ -96,8 +110,33 @@ def upkeep(
         if text and not as_json:
             echo(f"{name}: {text}")
     if as_json:
-        echo_json({"version": JSON_VERSION, "dry_run": dry_run, "tables": done})
+        echo_json({"version": JSON_VERSION, "dry_run": dry_run, "tables": done, "keep": expired})
     sys.exit(1 if failed else 0)
+
+
+def _expired(
+    topics: list[str], ledger: Ledger, now: datetime, *, dry_run: bool, as_json: bool
+) -> tuple[list[dict[str, Any]], bool]:
+    """Remove windows that are past the topics' `keep`; return the results, and True if a topic needs attention."""
+    from platform_assets.components.declared import declarations
+    from platform_assets.windows.maintain import expiry_text, keeping
+
+    known, found, failed = declarations(), list[dict[str, Any]](), False
+    wanted = [known[topic] for topic in topics if topic in known]
+    for declaration, done in keeping.of_topics(wanted, ledger, now, dry_run=dry_run):
+        topic = declaration.topic
+        if isinstance(done, Exception):
+            echo_error(done)
+            found.append({"topic": topic, "error": str(done)})
+            failed = True
+            continue
+        found.append({"topic": topic, **done.to_json()})
+        if not as_json:
+            echo(f"raw/{topic}: {expiry_text.plan_text(done) if dry_run else expiry_text.text(done)}")
+        for text in expiry_text.held_texts(topic, done.held, done.more):
+            failed = failed or not dry_run
+            echo(text, err=True)
+    return found, failed
 
 
 def _show(name: str, number: int, groups: int, merged: Any) -> None:

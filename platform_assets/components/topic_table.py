@@ -19,6 +19,7 @@ from platform_assets.components.left_out import Candidate
 from platform_assets.components.yaml_texts import TextContext
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName, TopicDeclaration
+from platform_assets.model.keeping import keep_of
 from platform_assets.model.names import checked_topic
 from platform_assets.model.sizes import bytes_of
 from platform_assets.model.windows import is_cron
@@ -107,6 +108,14 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             description="Size to which upkeep merges small files, 1 MB to 4 GB. A number without a unit is in bytes."
         ),
     ] = "128 MB"
+    keep: Annotated[
+        str | None,
+        Field(
+            description="How long rows are kept, such as 400 days or 60 weeks: upkeep removes windows that ended earlier from all "
+            "tables of the topic. A new or changed value takes effect a week after upkeep has first seen it. By default, rows are "
+            "kept permanently."
+        ),
+    ] = None
     deep_audit: Annotated[str, Field(description="Cron schedule of the deep audit, in UTC.")] = "0 3 * * *"
     deep_audit_running: Annotated[bool, Field(description="Run the deep audit's schedule by default.")] = True
     deep_audit_budget_seconds: Annotated[int, Field(description="Maximum duration of a deep audit.")] = 600
@@ -164,6 +173,16 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     def _is_a_size(cls, value: str | int) -> str | int:
         if bytes_of(str(value)) is None:
             raise ValueError(f"{value!r} is not a size such as 128 MB or 1 GB")
+        return value
+
+    @field_validator("keep", mode="before")
+    @classmethod
+    def _is_a_number_of_days(cls, value: object) -> object:
+        if value is not None and (not isinstance(value, str) or keep_of(value) is None):
+            raise ValueError(
+                f"{value!r} is not a number of days or weeks: write 400 days or 60 weeks, from 1 day to 36500 days. Rows of older "
+                "windows are removed, so the unit has to be written out"
+            )
         return value
 
     @field_validator("tick_budget_seconds")
@@ -256,6 +275,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             paused=self.paused,
             together=together,
             target_file_size=bytes_of(str(self.target_file_size)) or 0,
+            keep=None if self.keep is None else keep_of(self.keep),
         )
 
     def audit(self) -> DeepAudit:

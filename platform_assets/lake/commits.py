@@ -253,9 +253,11 @@ class WindowCommit:
         this was opened, in ascending order, each with the window and the id of its load."""
         own = self._files_of(window)
         if not self.is_flat:
-            return lambda commit, of: _touches(commit, of, window, own)
+            return lambda commit, of: _touches(commit, of, window, own) or load_log.expires(commit, window)
         following = flat.Following(self._folder, window, set(own))
-        return lambda commit, of: (of is not None and of[0] == window) or following.is_changed_by(commit)
+        return lambda commit, of: (
+            (of is not None and of[0] == window) or following.is_changed_by(commit) or load_log.expires(commit, window)
+        )
 
     def _made(self, metadata: LoadMetadata | Fence, files: Sequence[NewFile]) -> Commit:
         if self._is_one_of_many:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -162,6 +163,31 @@ def _in_log(files: pa.Table) -> Iterator[DataFile]:
         yield DataFile(path, {}, size, statistics)
 
 
+def files_named(files: pa.Table, paths: Collection[str]) -> list[DataFile]:
+    """Return those of a flat table's files, given as delta-rs's flattened actions, that have one of `paths`."""
+    return [file for file in _in_log(files) if file.path in paths]
+
+
+def windows_of_files(table: Folder, handle: DeltaTable) -> list[tuple[DataFile, frozenset[str] | None]]:
+    """Return each data file of a version, with the windows in it; None for a file that cannot be read and whose windows are not
+    recorded."""
+    with table.reading():
+        files = pa.table(handle.get_add_actions(flatten=True))
+    if not is_flat(handle):
+        keys = files[_PARTITION].to_pylist() if _PARTITION in files.column_names else [None] * files.num_rows
+        named = zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), keys, strict=True)
+        return [(DataFile(p, {WINDOW: key}, size, None), frozenset((key or "",))) for p, size, key in named]
+    return [(file, _windows_if_known(table, file)) for file in _in_log(files)]
+
+
+def _windows_if_known(table: Folder, file: DataFile) -> frozenset[str] | None:
+    try:
+        return frozenset(held_by(table, file))
+    except FilesLostError as e:
+        _log.warning("%s", e)
+        return None
+
+
 def _bounds(file: DataFile) -> tuple[str, str] | None:
     """Return the first and the last window that a file may contain according to its statistics; None if it may contain
     any window."""
@@ -184,6 +210,19 @@ def may_hold(file: DataFile, window: str) -> bool:
         return ((file.statistics or {}).get("nullCount") or {}).get(WINDOW) != 0
     bounds = _bounds(file)
     return bounds is None or bounds[0] <= window <= bounds[1]
+
+
+def may_hold_some(file: DataFile, windows: Sequence[str]) -> bool:
+    """Return False if the log shows that a file has no rows of any of `windows`, which are sorted."""
+    bounds = _bounds(file)
+    if WINDOW in file.partition:
+        low = high = file.partition[WINDOW] or ""
+    elif bounds is None:
+        return bool(windows)
+    else:
+        low, high = bounds
+    at = bisect_left(windows, low)
+    return at < len(windows) and windows[at] <= high
 
 
 def newest_in(file: DataFile) -> str | None:

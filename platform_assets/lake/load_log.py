@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -25,6 +25,7 @@ from platform_assets.model.windows import Window, edge_of, key_of
 METADATA_KEY = "platform_assets"
 METADATA_VERSION = 1
 FENCE_KEY = "platform_assets_fence"
+EXPIRY_KEY = "platform_assets_expired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class LoadMetadata:
     `kept` has the paths, not percent-encoded, of data files that the commit adds with rows of other windows, because
     these windows shared files with this window before. `lost` has the paths, in the form that the log uses, of shared
     files with rows of other windows that could not be read and kept.
+    `expired` is the topic's `keep` if the window has no rows because the window is past it.
     """
 
     topic: str
@@ -58,6 +60,7 @@ class LoadMetadata:
     found: bool = False
     kept: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    expired: str = ""
 
     def to_json(self) -> str:
         """The commit's `userMetadata`."""
@@ -88,6 +91,7 @@ class LoadMetadata:
                 **({"found": True} if self.found else {}),
                 **({"kept": list(self.kept)} if self.kept else {}),
                 **({"lost": list(self.lost)} if self.lost else {}),
+                **({"expired": self.expired} if self.expired else {}),
             },
             separators=(",", ":"),
         )
@@ -127,6 +131,7 @@ class LoadMetadata:
             fields.get("found") is True,
             tuple(fields.get("kept", ())),
             tuple(fields.get("lost", ())),
+            fields.get("expired", ""),
         )
 
 
@@ -159,6 +164,52 @@ class Fence:
         if not isinstance(fields, dict) or FENCE_KEY not in fields:
             return None
         return cls(Window(edge_of(fields["window"]), edge_of(fields["window_end"])), fields["load_id"])
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """The `userMetadata` of a commit that removes all rows of windows that are past the topic's `keep`.
+
+    `windows` are the loads that would describe them if each were replaced by nothing; all have the id `load_id`, so that a rebuilt
+    ledger knows their offsets, and which records in them were erased. In the log, only the first window of a generation has its
+    `first_cut`.
+    """
+
+    load_id: str
+    windows: tuple[LoadMetadata, ...]
+
+    def to_json(self) -> str:
+        """The commit's `userMetadata`."""
+        windows = [json.loads(each.to_json()) for each in self.in_log()]
+        return json.dumps(
+            {EXPIRY_KEY: METADATA_VERSION, "load_id": self.load_id, "windows": windows}, separators=(",", ":")
+        )
+
+    @classmethod
+    def from_json(cls, text: str | None) -> Expiry | None:
+        """Parse a commit's `userMetadata`; return None for other commits. Raises LedgerCorruptError as `LoadMetadata` does."""
+        if text is None or not text.startswith(f'{{"{EXPIRY_KEY}":'):
+            return None
+        try:
+            fields: Any = json.loads(text)
+        except json.JSONDecodeError:
+            return None
+        if fields.get(EXPIRY_KEY) != METADATA_VERSION:
+            raise LedgerCorruptError(
+                f"a commit of expired windows has metadata version {fields.get(EXPIRY_KEY)}, but this release supports only "
+                f"{METADATA_VERSION}: upgrade before you continue"
+            )
+        parsed = (LoadMetadata.from_json(json.dumps(each)) for each in fields["windows"])
+        found = [each for each in parsed if each is not None]
+        first = {each.generation: each.first_cut for each in found if each.first_cut is not None}
+        return cls(fields["load_id"], tuple(replace(each, first_cut=first.get(each.generation)) for each in found))
+
+    def in_log(self) -> Iterator[LoadMetadata]:
+        """Yield the windows as they are written to the log."""
+        seen = set[int]()
+        for each in self.windows:
+            yield replace(each, first_cut=None) if each.generation in seen else each
+            seen.add(each.generation)
 
 
 def identity_in(commit: delta_log.Commit) -> tuple[str, str] | None:
@@ -213,8 +264,7 @@ def load_commits(path: Folder, limit: int | None = None) -> Iterator[LoadCommit]
         commit = delta_log.commit(path, number)
         if commit is None:
             return
-        if (load := load_in(commit)) is not None:
-            yield load
+        yield from loads_in(commit)
 
 
 def newest_loads(path: Folder, limit: int | None = None) -> dict[str, LoadCommit]:
@@ -226,6 +276,21 @@ def newest_loads(path: Folder, limit: int | None = None) -> dict[str, LoadCommit
     return found
 
 
+def expiries_since(path: Folder, since: Mapping[str, int]) -> dict[str, LoadCommit]:
+    """Return the newest load of each window, by window key, after the version that `since` has for it, if that load removed
+    the rows of the window as expired."""
+    left, found = dict(since), dict[str, LoadCommit]()
+    for number in range(version(path) if left else 0, min(left.values(), default=0), -1):
+        commit = delta_log.commit(path, number) if left else None
+        if commit is None:
+            break
+        for load in loads_in(commit):
+            before = left.pop(load.metadata.window.key, number)
+            if before < number and load.metadata.expired:
+                found[load.metadata.window.key] = load
+    return found
+
+
 def load_in(commit: delta_log.Commit) -> LoadCommit | None:
     """Return the load that made a commit; None for commits of other writers. Raises LedgerCorruptError in the same case
     as `from_json`."""
@@ -234,6 +299,21 @@ def load_in(commit: delta_log.Commit) -> LoadCommit | None:
         return None
     adds = tuple(add for add in commit.adds if unquote(add.path) not in metadata.kept) if metadata.kept else commit.adds
     return LoadCommit(commit.version, metadata, adds)
+
+
+def loads_in(commit: delta_log.Commit) -> tuple[LoadCommit, ...]:
+    """Return the load of a commit, or one without files for each window that it removed as expired."""
+    load = load_in(commit)
+    if load is not None:
+        return (load,)
+    expiry = Expiry.from_json(commit.user_metadata)
+    return () if expiry is None else tuple(LoadCommit(commit.version, each, ()) for each in expiry.windows)
+
+
+def expires(commit: delta_log.Commit, window: str) -> bool:
+    """Return True if a commit removed the rows of a window as expired."""
+    expiry = Expiry.from_json(commit.user_metadata)
+    return expiry is not None and any(each.window.key == window for each in expiry.windows)
 
 
 def moves_only(commit: delta_log.Commit, window: str) -> bool:

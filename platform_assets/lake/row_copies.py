@@ -44,6 +44,9 @@ _ROW_GROUP_BYTES: Final = 8 << 20
 _SEPARATED_BYTES: Final = 64 << 20
 """Number of bytes that are collected for all windows together while the rows of windows are separated."""
 
+_TOGETHER: Final = ""
+"""Stands for all windows that are separated together; no window has this key, because rows without one are never separated."""
+
 Measure = Callable[[pa.RecordBatch], Measured]
 """Function that returns the digests of the table's rows."""
 
@@ -122,10 +125,17 @@ def merged(
 
 
 def separated(
-    table: Folder, source: DataFile, windows: Collection[str], measure: Measure, ids: FieldIds, since: int
+    table: Folder,
+    source: DataFile,
+    windows: Collection[str],
+    measure: Measure,
+    ids: FieldIds,
+    since: int,
+    *,
+    together: bool = False,
 ) -> list[NewFile]:
-    """Copy a shared file of version `since` to separate new files: one for each of `windows` that it holds, and one for
-    the rows of all other windows.
+    """Copy a shared file of version `since` to separate new files: one for each of `windows` that it holds, or one for
+    all of them `together`, and one for the rows of all other windows.
 
     Raises FilesLostError if the shared file cannot be read, and LoadError if the copies differ; after an error, no file
     is left.
@@ -138,9 +148,9 @@ def separated(
             whole = parquet.opened(opened)
             for block in parquet.blocks(whole, _BLOCK_ROWS):
                 for (key, _), rows in parquet.by_place(block):
-                    own = key if key in windows else None
+                    own = None if key not in windows else _TOGETHER if together else key
                     if own not in copies:
-                        span = holdings.span_of(table, source) if own is None else (own, own)
+                        span = (own, own) if own not in (None, _TOGETHER) else holdings.span_of(table, source)
                         below = shared_folder(*span, since, str(uuid.uuid4()))
                         copies[own], before[own] = _Copy(table, below, ids, whole.metadata), {}
                     copies[own].add(rows)

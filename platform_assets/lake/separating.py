@@ -53,3 +53,28 @@ def separate(folder: Folder, windows: Collection[str], measure: Measure) -> int:
         else:
             divided += 1
     return divided
+
+
+def divide(folder: Folder, paths: Collection[str], windows: Collection[str], measure: Measure) -> int:
+    """Divide each of the shared files `paths`, in the form of the log, into one file with the rows of `windows` and one with the
+    others; return the number of files divided.
+
+    Files that the newest version does not have are left out. A file that cannot be read, or that another commit has
+    removed meanwhile, is kept. Raises what `merging.commit` raises.
+    """
+    handle, divided = folder.delta(), 0
+    since = handle.version()
+    with folder.reading():
+        files = pa.table(handle.get_add_actions(flatten=True))
+        ids = ids_of(pa.schema(handle.schema().to_arrow()))
+    for file in holdings.files_named(files, paths):
+        try:
+            new = row_copies.separated(folder, file, windows, measure, ids, since, together=True)
+        except FilesLostError as e:
+            _log.info("windows in %s of %s are not separated: %s", file.path, folder.name, e)
+            continue
+        if merging.commit(folder, folder.delta(), Group((file,), holdings.span_of(folder, file)), new, since) is None:
+            row_copies.discard(folder, new)
+        else:
+            divided += 1
+    return divided

@@ -5,6 +5,7 @@ Loads that died leave files to which no version refers, and replaced windows lea
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from deltalake.exceptions import DeltaError
@@ -24,13 +25,21 @@ class Vacuumed:
     bytes: int
 
 
-def vacuum(table: TableRef, folder: Folder, *, retain_hours: int | None = None, dry_run: bool = False) -> Vacuumed:
+def vacuum(
+    table: TableRef,
+    folder: Folder,
+    *,
+    retain_hours: int | None = None,
+    dry_run: bool = False,
+    below: Collection[str] | None = None,
+) -> Vacuumed:
     """Delete files to which the newest version does not refer and that are older than `retain_hours`, by default the
     table's retention.
 
     The table's retention is its property `delta.deletedFileRetentionDuration`, or a week if the property is not set.
     Older versions can then no longer be read, and cannot be used to restore a window. This lists the whole folder,
-    because no log contains files to which no version has ever referred. Raises ConfigurationError if `retain_hours` is
+    because no log contains files to which no version has ever referred. With `below`, only files in these folders of the
+    table are deleted. Raises ConfigurationError if `retain_hours` is
     less than the table's retention, because loads and readers may need files for that long.
     """
     with folder.writing():
@@ -45,8 +54,11 @@ def vacuum(table: TableRef, folder: Folder, *, retain_hours: int | None = None, 
                 "table's retention (its property delta.deletedFileRetentionDuration)."
             ) from e
         # On an object store, delta-rs treats directory markers as files, and deletes none of them.
-        sizes = {path: size for path in found if (size := folder.size(path)) is not None}
-        if sizes and not dry_run:
+        meant = found if below is None else [path for path in found if path.partition("/")[0] in below]
+        sizes = {path: size for path in meant if (size := folder.size(path)) is not None}
+        if sizes and not dry_run and below is not None:
+            folder.erase(sizes)
+        elif sizes and not dry_run:
             deleted = set(delta.vacuum(retain_hours, dry_run=False, full=True))
             sizes = {path: size for path, size in sizes.items() if path in deleted}
     return Vacuumed(table, tuple(sorted(sizes)), sum(sizes.values()))

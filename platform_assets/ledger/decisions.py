@@ -24,16 +24,17 @@ from deltalake.schema import PrimitiveType
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import datasets, delta_log
 from platform_assets.lake.location import Lake
-from platform_assets.ledger import appending
+from platform_assets.ledger import appending, folding
 from platform_assets.ledger.entries import arrow_type
 from platform_assets.model.names import checked_topic
 from platform_assets.model.offsets import OffsetRange, merge_named, subtract
 from platform_assets.model.tables import TableRef
 
-DecisionKind = Literal["loss", "generation", "cluster", "park", "unpark", "erase", "erased"]
+DecisionKind = Literal["loss", "generation", "cluster", "park", "unpark", "erase", "erased", "keep", "expire"]
 """loss: offsets that will not be loaded; generation: a topic continues with another log; cluster: a log continues on
 another cluster with its offsets; park, unpark: the sensor stops or resumes requesting a window; erase: records are to
-be erased; erased: they have been erased."""
+be erased; erased: they have been erased; keep: upkeep has seen a new or changed `keep` in the YAML; expire: rows of
+windows past it, from the first to the last named window, will be removed."""
 
 TABLE: Final = "table"
 """Key in a decision's details: the name of the table, if it is not the raw table."""
@@ -48,7 +49,8 @@ DECISION_COLUMNS: Final = {
     "topic": ("string", "Kafka topic"),
     "kind": (
         "string",
-        "loss, generation, cluster, park, unpark, erase (records must be erased) or erased (the erasure is complete)",
+        "loss, generation, cluster, park, unpark, erase (records must be erased), erased (the erasure is complete), keep (of the "
+        "YAML) or expire (rows past it)",
     ),
     "windows": ("string", "JSON: keys of the affected windows, ascending"),
     "decided_by": (
@@ -134,7 +136,8 @@ def record(lake: Lake, decision: Decision) -> None:
     }
     schema = pa.schema([(name, arrow_type(kind)) for name, (kind, _) in DECISION_COLUMNS.items()])
     with folder.writing():
-        appending.append(folder, folder.delta(), pa.Table.from_pylist([row], schema=schema), [decision.topic])
+        handle = appending.append(folder, folder.delta(), pa.Table.from_pylist([row], schema=schema), [decision.topic])
+        folding.fold(folder, handle, "topic", [decision.topic])
 
 
 def decisions(lake: Lake, topic: str | None, kinds: Sequence[DecisionKind] = ()) -> list[Decision]:

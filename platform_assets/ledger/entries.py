@@ -26,10 +26,14 @@ new generation continues from there."""
 
 ACCEPTED_LOSS: Final = "accepted loss"
 ERASED: Final = "erased"
+BELOW_LOG_START: Final = "below log start"
+"""Kind of holes that retention had already reached when the broker was asked about them."""
 """Kinds of holes that an operator decided on: lost offsets, and erased records. Loads do not read either of these."""
 Hole = Literal["accepted loss", "erased"]
+EXPIRED: Final = "expired"
+"""Kind of receipts of windows whose rows were removed because they are past the topic's `keep`, and of these holes."""
 
-CommitKind = Literal["load", "empty", "rebuilt", "found", "proof", "acceptance"]
+CommitKind = Literal["load", "empty", "rebuilt", "found", "proof", "acceptance", "expired"]
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")
 
@@ -56,7 +60,7 @@ COMMIT_COLUMNS = {
     "kind": (
         "string",
         "load; empty (no offsets); rebuilt (from the table's commits); found (rebuilt, but no commit proves that these "
-        "are all rows); proof (of an older load); acceptance (of a loss or an erasure)",
+        "are all rows); proof (of an older load); acceptance (of a loss or an erasure); expired (past `keep`, without rows)",
     ),
     "partition": ("integer", "Kafka partition"),
     "start": ("long", "first offset of the range"),
@@ -190,6 +194,11 @@ class Receipt:
         """True if these rows were found when the ledger was rebuilt, so nothing proves that they are all the rows that
         were loaded."""
         return self.kind == "found" and self.holes is None
+
+    @property
+    def is_expired(self) -> bool:
+        """True if the window has no rows because it is past the topic's `keep`."""
+        return self.kind == EXPIRED
 
     @property
     def missing(self) -> int:

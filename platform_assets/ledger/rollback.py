@@ -7,7 +7,7 @@ from deltalake import CommitProperties
 
 from platform_assets.lake.location import Lake
 from platform_assets.ledger import known_files
-from platform_assets.ledger.store import FOLDED
+from platform_assets.ledger.folding import FOLDED
 from platform_assets.model.tables import TableRef
 
 

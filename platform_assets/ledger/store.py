@@ -9,25 +9,25 @@ loser reads the winner's cut.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, Field, Schema, WriterProperties
+from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
 from platform_assets.errors import LedgerCorruptError
 from platform_assets.lake import datasets, delta_log, failures
-from platform_assets.lake.location import Folder, Lake
-from platform_assets.ledger import appending, known_files, newest_cuts, pruning, version
+from platform_assets.lake.location import Lake
+from platform_assets.ledger import appending, folding, known_files, newest_cuts, pruning, version
 from platform_assets.ledger.entries import (
     ACCEPTED_LOSS,
     COLUMNS_OF_NEWEST,
     COMMIT_COLUMNS,
     CUT_COLUMNS,
+    EXPIRED,
     UTC_MICROS,
     Hole,
     Receipt,
@@ -48,17 +48,6 @@ from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of, key_of
 
 _log = logger(__name__)
-
-_FOLD_AT_FILES = 16
-_CHECKPOINT_AT_COMMITS = 32
-_FOLDED_BYTES = (1 << 18, 4 << 20)
-"""Sizes of folded files, in ascending order. Small files are folded into files of the first size, and many files of one
-size into files of the next size. So a long ledger is not rewritten each time, and its newest entries, which each check
-reads, are in small files."""
-
-FOLDED = WriterProperties(max_row_group_size=1 << 14)
-"""Row group size. To read some windows of a long ledger, only their row groups are read, not hundreds of thousands of
-rows."""
 
 
 class Ledger:
@@ -168,7 +157,7 @@ class Ledger:
                 self._cuts, known, handle, proposed, self._newest_cut, lambda h: _complete(h, CUT_COLUMNS)
             )
             if recorded:
-                self._compact(self._cuts, handle, "topic", recorded)
+                folding.fold(self._cuts, handle, "topic", recorded)
         return recorded
 
     def _newest_known(self, topic: str, edge: datetime) -> RecordedCut | None:
@@ -211,7 +200,7 @@ class Ledger:
             new_rows = sum(len(r.partitions) for r in receipts if r.table == table and r.kind == "proof")
             if new_rows:
                 self._prune(handle, table, new_rows)
-        self._compact(self._commits, handle, "table", {r.table.ledger_name for r in receipts})
+        folding.fold(self._commits, handle, "table", {r.table.ledger_name for r in receipts})
 
     def commit_rows(
         self,
@@ -235,6 +224,13 @@ class Ledger:
     def receipts(self, table: TableRef, keys: Sequence[str] | None = None) -> dict[str, Receipt]:
         """Return the newest receipt of each loaded window, by key: for all windows, or for the windows in `keys`."""
         return {r.window.key: r for r in receipts_in(self.commit_rows(table, keys))}
+
+    def receipts_before_expiry(self, table: TableRef, keys: Sequence[str]) -> dict[str, Receipt]:
+        """Return the newest receipt of each of the windows `keys` before its rows were removed as expired, by key."""
+        version.check(self._lake)
+        rows = known_files.of_commits(self._lake).rows(table.ledger_name, among=[edge_of(key) for key in keys])
+        others = pc.invert(pc.is_in(rows["kind"], pa.array(["acceptance", EXPIRED])))
+        return {r.window.key: r for r in receipts_in(newest_entries(rows.filter(others)))}
 
     def record_acceptance(self, window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> None:
         """Record that the loss of `ranges` in `window`, by partition, was accepted, and the reason."""
@@ -289,9 +285,9 @@ class Ledger:
         with self._commits.reading():
             adds = pa.table(handle.get_add_actions(flatten=True))
         of_table = adds.filter(pc.equal(adds["partition.table"], table.ledger_name))
-        small = of_table.filter(pc.less(of_table["size_bytes"], _FOLDED_BYTES[0] // 2))
+        small = of_table.filter(pc.less(of_table["size_bytes"], folding.SIZES[0] // 2))
         # Small batches come one by one, and are counted once, when they are folded.
-        fold_is_due = small.num_rows >= _FOLD_AT_FILES
+        fold_is_due = small.num_rows >= folding.AT_FILES
         new = max(new_rows, pc.sum(small["num_records"]).as_py() or 0) if fold_is_due else new_rows
         if not pruning.is_worth_reading(pc.sum(of_table["num_records"]).as_py() or 0, new):
             return
@@ -299,51 +295,11 @@ class Ledger:
             condition, partition = pc.field("table") == table.ledger_name, ("table", table.ledger_name)
             batches = pruning.superseded_batches(_rows(handle, condition, pruning.COLUMNS, partition=partition))
             if batches:
-                pruning.remove(handle, table.ledger_name, batches, FOLDED)
-                self._tidy(self._commits, handle)
+                pruning.remove(handle, table.ledger_name, batches, folding.FOLDED)
+                folding.tidy(self._commits, handle)
         except failures.RAISED as e:
             # Another process wrote in the meantime: nothing was removed, and the next proofs try again.
             _log.info("did not remove superseded proofs of %s this time: %s", table, e)
-
-    def _tidy(self, path: Folder, handle: DeltaTable) -> None:
-        """Delete files that were replaced long ago, and write a checkpoint for readers to start from.
-
-        Without it, they start from the last version that is a multiple of one hundred, where delta-rs makes a
-        checkpoint. A checkpoint lists the files of all topics, so not every fold is worth a checkpoint.
-        """
-        handle.vacuum(dry_run=False)
-        if handle.version() - (delta_log.newest_checkpoint(path) or 0) >= _CHECKPOINT_AT_COMMITS:
-            handle.create_checkpoint()
-
-    def _compact(self, path: Folder, handle: DeltaTable, column: str, values: Collection[str]) -> None:
-        """Fold the small files of each of these topics or tables into one file, so that the cost of reads does not grow
-        with the number of windows.
-
-        `handle` is at the commit for which it was just used. If many topics have many files after the same commit, only
-        some are folded now, the topics with the most files first, and the others are folded after later commits.
-        """
-        try:
-            adds = pa.table(handle.get_add_actions(flatten=True))
-            names = adds[f"partition.{column}"]
-            of_them = pc.is_in(names, pa.array(sorted(values), names.type))
-            # The largest size first: such a fold includes all smaller files too.
-            for lower, target in reversed(tuple(pairwise((0, *_FOLDED_BYTES)))):
-                between = pc.and_(
-                    pc.greater_equal(adds["size_bytes"], lower // 2), pc.less(adds["size_bytes"], target // 2)
-                )
-                small = names.filter(pc.and_(of_them, between))
-                counts = sorted(pc.value_counts(small).to_pylist(), key=lambda c: (-c["counts"], c["values"]))
-                due = [c["values"] for c in counts if c["counts"] >= _FOLD_AT_FILES]
-                if due:
-                    some = due[: -(-len(values) // _FOLD_AT_FILES * 2)]
-                    handle.optimize.compact(
-                        partition_filters=[(column, "in", some)], target_size=target, writer_properties=FOLDED
-                    )
-                    self._tidy(path, handle)
-                    return
-        except failures.RAISED as e:
-            # Another process folded the same files first, or a later call will: the entries themselves are safe.
-            _log.info("did not fold the small files of %s %s this time: %s", column, sorted(values)[:3], e)
 
 
 def _rows(

@@ -8,6 +8,7 @@ from typing import Final, Literal, get_args
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.model.keeping import Keep
 from platform_assets.model.names import checked_topic
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import first_edge, is_cron, window_starting_at
@@ -35,6 +36,7 @@ class TopicDeclaration:
     there is only the raw table. While the topic is `paused`, windows are sealed, loaded and decoded only on request.
     Topics with the same value of `together` share a sensor and runs. `target_file_size` is the size in bytes to which
     upkeep merges files.
+    Upkeep removes the rows of windows past `keep` from all of the topic's tables; None keeps rows permanently.
     """
 
     topic: str
@@ -52,6 +54,7 @@ class TopicDeclaration:
     paused: bool = False
     together: str | None = None
     target_file_size: int = DEFAULT_FILE_SIZE
+    keep: Keep | None = None
 
     def __post_init__(self) -> None:
         checked_topic(self.topic)

@@ -16,12 +16,14 @@ from platform_assets.checks.findings import counted
 from platform_assets.lake import holdings, load_log
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions, unloaded
+from platform_assets.ledger.entries import EXPIRED
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.orchestration import dagster_records, health, names
 from platform_assets.orchestration.health import CheckStatus, UnloadedWindow
 from platform_assets.orchestration.names import table_key
+from platform_assets.windows.decode import expired
 
 LATELY: Final = 24
 """Number of newest windows, among those with records, whose dead letters are counted separately."""
@@ -106,7 +108,7 @@ def collect(
         windows_decoded=max(loaded - len(lacking) - len(gone), 0),
         windows_waiting=len(lacking) - failed,
         windows_failed=failed,
-        windows_stale=len(_stale(rows, declared)),
+        windows_stale=len({*_stale(rows, declared), *_half_removed(d, ledger, (rows, letters), now)}),
         rows=pc.sum(rows.filter(pc.invert(pc.is_in(rows["window"], gone)))["rows"]).as_py() or 0,
         dead_letters=pc.sum(letters["rows"]).as_py() or 0,
         newest_window=newest,
@@ -119,16 +121,20 @@ def collect(
     )
 
 
-def stale_windows(declaration: TopicDeclaration, declared: DecodeDeclaration, ledger: Ledger) -> list[str]:
-    """Return, in order, the keys of windows to decode again: windows that were decoded with another declaration, or
-    whose rows the table has lost.
+def stale_windows(
+    declaration: TopicDeclaration, declared: DecodeDeclaration, ledger: Ledger, now: datetime
+) -> list[str]:
+    """Return, in order, the keys of windows to decode again: windows that were decoded with another declaration, whose
+    rows the table has lost, or whose rows were removed as past `keep` while the raw rows stay.
 
     Windows that were never decoded are excluded, because the sensor requests them. Raises whatever reading the ledger
     raises.
     """
     rows = ledger.commit_rows(declaration.decoded_table, columns=["rows", "made_from"])
+    letters = ledger.commit_rows(declaration.dead_letter_table, columns=["rows"])
     lost = _without_files(ledger.lake.table(declaration.decoded_table), rows)
-    return sorted({*_stale(rows, declared), *lost.to_pylist()})
+    half = _half_removed(declaration, ledger, (rows, letters), now)
+    return sorted({*_stale(rows, declared), *lost.to_pylist(), *half})
 
 
 def at_rest(found: DecodedStatus) -> DecodedStatus:
@@ -181,6 +187,24 @@ def _stale(rows: pa.Table, declared: DecodeDeclaration) -> list[str]:
     others = plain.filter(pc.invert(pc.match_substring(plain["made_from"], declared.digest)))["window"].to_pylist()
     pairs = zip(special["window"].to_pylist(), special["made_from"].to_pylist(), strict=True)
     return [*others, *(window for window, made_from in pairs if declared.digest_of(window) not in made_from)]
+
+
+def _half_removed(
+    declaration: TopicDeclaration, ledger: Ledger, derived: Iterable[pa.Table], now: datetime
+) -> list[str]:
+    """Return the windows whose rows were removed from one of the two tables as past `keep`, while their raw rows stay,
+    because `keep` was lengthened or removed since."""
+    removed = pa.concat_tables([rows.select(["window", "kind"]) for rows in derived])
+    removed = removed.filter(pc.equal(removed["kind"], EXPIRED))
+    if not removed.num_rows:
+        return []
+    raw = ledger.commit_rows(declaration.raw_table, columns=["kind"])
+    gone = raw.filter(pc.equal(raw["kind"], EXPIRED))["window"]
+    left = pc.unique(removed.filter(pc.invert(pc.is_in(removed["window"], gone)))["window"]).to_pylist()
+    if not left:
+        return []
+    stays = expired.stays(ledger, declaration, now)
+    return sorted(key for key, r in ledger.receipts(declaration.raw_table, left).items() if stays(r.window.end))
 
 
 def _recent(rows: pa.Table, letters: pa.Table) -> list[tuple[int, int]]:

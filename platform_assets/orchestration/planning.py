@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 from platform_assets.errors import (
     ClusterChangedError,
+    ExpiredForGoodError,
     LedgerCorruptError,
     LostForGoodError,
     OffsetsExpiredError,
@@ -31,6 +32,7 @@ from platform_assets.errors import (
     UnknownOutcome,
     UnprovedRowsError,
     UnreadableTimestampError,
+    WindowExpiredError,
 )
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.declaration import TopicDeclaration
@@ -57,8 +59,9 @@ _DECISION = (
     LostForGoodError,
     UnprovedRowsError,
     LedgerCorruptError,
+    ExpiredForGoodError,
 )
-_DECLARATION = (SchemaChangeError, ReplacedRowsError, RepairOffsetError)
+_DECLARATION = (SchemaChangeError, ReplacedRowsError, RepairOffsetError, WindowExpiredError)
 _LOG = (TruncationError, TopicRecreatedError, ClusterChangedError)
 
 

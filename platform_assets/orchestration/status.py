@@ -35,6 +35,8 @@ from platform_assets.orchestration.upkeep_status import UpkeepStatus
 from platform_assets.windows.load import clocks, sealing
 from platform_assets.windows.load.retention_forecast import PartitionForecast
 from platform_assets.windows.load.sealing import StartMovedError
+from platform_assets.windows.maintain import expiry_text, last_expiry
+from platform_assets.windows.maintain.last_expiry import LastExpiry
 
 JSON_VERSION = 1
 _BROKER_BUDGET_SECONDS = 3.0
@@ -79,7 +81,8 @@ class TableStatus:
     `lag_to_high_watermark` also counts offsets that open transactions hold back. `hours_left` is the value for the
     partition that retention overtakes first. `decoded` is None if the topic is not decoded, or if nothing could be
     read. For a `paused` topic, no window counts as failed, and only problems with its log are listed. `upkeep` has the
-    newest upkeep of each of the topic's tables, if there is any.
+    newest upkeep of each of the topic's tables, if there is any. `keep` has what it removed as expired, for a topic
+    that has `keep` in its YAML.
     """
 
     table: str
@@ -108,6 +111,7 @@ class TableStatus:
     decoded: DecodedStatus | None = None
     paused: bool = False
     upkeep: tuple[UpkeepStatus, ...] = ()
+    keep: LastExpiry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +204,8 @@ def _table(
         unerased = decisions.unerased_replays(ledger.lake, topic)
         replays_left = sorted(set(unerased).intersection(ledger.lake.replays())) if unerased else []
         upkeep = tuple(upkeep_status.collect(declaration, ledger))
+        keep = None if declaration.keep is None else last_expiry.recall(ledger, topic)
+        past_keep = {} if keep is None else last_expiry.standing(ledger, topic, keep)
     except PlatformError as e:
         return TableStatus(
             declaration.raw_table.name, topic, 0, 0, 0, 0, 0, 0, None, None, None, (), (), broker_error, str(e)
@@ -278,6 +284,7 @@ def _table(
             *unjudged,
             *_unerased(declaration.raw_table.name, unfinished, replays_left),
             *upkeep_status.problems(upkeep),
+            *expiry_text.held_texts(topic, past_keep, {} if keep is None else keep.more),
         ),
         lag_to_high_watermark=_sum(p.lag_to_high_watermark for p in partitions),
         open_transactions=() if table_forecast is None else retention_check.transactions(table_forecast),
@@ -285,6 +292,7 @@ def _table(
         decoded=decoded,
         paused=declaration.paused,
         upkeep=upkeep,
+        keep=keep,
     )
 
 

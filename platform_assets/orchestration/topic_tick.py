@@ -29,6 +29,7 @@ from platform_assets.orchestration.dagster_records import RunLog
 from platform_assets.orchestration.names import blocking_keys, table_key, topic_key
 from platform_assets.orchestration.planning import Waiting, decided_at, tries_of
 from platform_assets.windows.decide import carrying_out
+from platform_assets.windows.decode.expired import record_undecoded
 from platform_assets.windows.erase import reapplying
 from platform_assets.windows.load import sealing
 from platform_assets.windows.load.clocks import ClockAheadError
@@ -178,12 +179,17 @@ class TopicTick:
         return self._requests(d.raw_table, open_windows, newest, {w.key: w for w in windows})
 
     def _undecoded(self, newest: datetime, unloaded_raw: Unloaded) -> Mapping[str, Window]:
-        """Return the windows that the raw table has and the decoded table lacks, if the topic is decoded."""
+        """Return the windows that the raw table has and the decoded table lacks, if the topic is decoded.
+
+        Windows that expired before the topic was decoded are recorded as expired instead.
+        """
         d = self.declaration
         if d.decode is None:
             return {}
         left = unloaded.find(self.ledger, d.decoded_table, newest)
-        return {key: window for key, window in left.windows.items() if key not in unloaded_raw.windows}
+        undecoded = {key: window for key, window in left.windows.items() if key not in unloaded_raw.windows}
+        expired = record_undecoded(self.ledger, d, undecoded)
+        return {key: window for key, window in undecoded.items() if key not in expired}
 
     def _decodings(self, undecoded: Mapping[str, Window], newest: datetime) -> list[planning.LoadRequest]:
         """Return runs that decode windows of the raw table; none while a check of the raw table blocks derived tables."""

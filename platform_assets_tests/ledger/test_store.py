@@ -27,8 +27,7 @@ from platform_assets.checks.baseline import audited
 from platform_assets.errors import LedgerConflictError, LedgerCorruptError
 from platform_assets.lake.failures import LakeNotReadableError
 from platform_assets.lake.location import Folder, Lake
-from platform_assets.ledger import newest_cuts, recording, rollback, unloaded
-from platform_assets.ledger import store as ledger_module
+from platform_assets.ledger import folding, newest_cuts, recording, rollback, unloaded
 from platform_assets.ledger.entries import COLUMNS_OF_NEWEST, RecordedCut, SealedWindow, receipt_table
 from platform_assets.ledger.recording import Proposed
 from platform_assets.ledger.store import Ledger
@@ -689,7 +688,7 @@ def test_rows_that_another_writer_wrote_anew_are_read_by_key_and_start(ledger: L
 @pytest.fixture
 def soon_folded(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """Return a ledger that folds at 6 files; the races above use the real limit."""
-    monkeypatch.setattr(ledger_module, "_FOLD_AT_FILES", 6)
+    monkeypatch.setattr(folding, "AT_FILES", 6)
     return ledger
 
 
@@ -739,7 +738,7 @@ def test_a_long_ledger_is_not_written_again_by_each_fold(
 ) -> None:
     soon_folded.record_cuts(hourly("t", [{0: n} for n in range(3_000)]), None)
     (long,) = DeltaTable(tmp_path / "_ledger" / "cuts").file_uris()
-    monkeypatch.setattr(ledger_module, "_FOLDED_BYTES", (Path(long).stat().st_size,))
+    monkeypatch.setattr(folding, "SIZES", (Path(long).stat().st_size,))
     for n in range(3_000, 3_020):
         soon_folded.record_cuts([cut("t", edge(n), {0: n})], edge(n - 1))
     assert long in DeltaTable(tmp_path / "_ledger" / "cuts").file_uris()
@@ -758,7 +757,7 @@ def test_newest_entries_are_folded_apart_from_long_files_until_there_are_many_of
         return DeltaTable(tmp_path / "_ledger" / "cuts").file_uris()
 
     size = Path(files()[0]).stat().st_size
-    monkeypatch.setattr(ledger_module, "_FOLDED_BYTES", (size - 1_000, 4 << 20))
+    monkeypatch.setattr(folding, "SIZES", (size - 1_000, 4 << 20))
     for n in range(500, 2_500, 500):
         soon_folded.record_cuts(cuts[n : n + 500], edge(n - 1))
     long = set(files())
@@ -775,7 +774,7 @@ def test_newest_entries_are_folded_apart_from_long_files_until_there_are_many_of
 
 
 def test_folded_files_are_read_in_parts(soon_folded: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "FOLDED", WriterProperties(max_row_group_size=8))
+    monkeypatch.setattr(folding, "FOLDED", WriterProperties(max_row_group_size=8))
     soon_folded.record_cuts(hourly("t", [{0: n} for n in range(40)]), None)
     for n in range(40, 45):
         soon_folded.record_cuts([cut("t", edge(n), {0: n})], edge(n - 1))

@@ -171,8 +171,7 @@ def advance(known: Baseline, table: Folder) -> Baseline | None:
                     return None
                 added = [replace(file, reaches_back=True) for file in added if file.window >= first]
             files |= {(file.path, file.window): file for file in added}
-        load = load_log.load_in(commit)
-        if load is not None:
+        for load in load_log.loads_in(commit):
             loads[load.metadata.window.key] = replace(load, adds=None)
     return replace(known, table=commits[-1].anchor, files=files, loads=loads)
 

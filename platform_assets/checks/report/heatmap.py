@@ -15,7 +15,7 @@ from typing import Final
 
 from platform_assets.checks.facts import Facts, Recorded
 from platform_assets.checks.findings import Finding, FindingKind
-from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED
+from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED, EXPIRED
 from platform_assets.model.untrusted import html
 
 # The heatmap: a topic at a glance, partitions down and windows across, the newest on the right.
@@ -40,13 +40,14 @@ class State(IntEnum):
     ABORTED = 3
     COMPACTED = 4
     ERASED = 5
-    ACCEPTED = 6
-    OPEN = 7
-    WAITING = 8
-    UNASKED = 9
-    UNRECORDED = 10
-    UNDECIDED = 11
-    FAILING = 12
+    EXPIRED = 6
+    ACCEPTED = 7
+    OPEN = 8
+    WAITING = 9
+    UNASKED = 10
+    UNRECORDED = 11
+    UNDECIDED = 12
+    FAILING = 13
 
     @property
     def label(self) -> str:
@@ -66,6 +67,7 @@ _LABELS: Final[Mapping[State, str]] = {
     State.ABORTED: "with aborted records",
     State.COMPACTED: "with records compacted away",
     State.ERASED: "with erased records",
+    State.EXPIRED: "expired",
     State.ACCEPTED: "with an accepted loss",
     State.OPEN: "with holes not yet explained",
     State.WAITING: "not loaded yet",
@@ -81,6 +83,7 @@ _LETTERS: Final[Mapping[State, str]] = {
     State.ABORTED: "a",
     State.COMPACTED: "c",
     State.ERASED: "e",
+    State.EXPIRED: "k",
     State.ACCEPTED: "l",
     State.OPEN: "o",
     State.WAITING: "·",
@@ -101,6 +104,7 @@ _OF_HOLES: Final[Mapping[str, State]] = {
     "aborted records": State.ABORTED,
     "compacted away": State.COMPACTED,
     ERASED: State.ERASED,
+    EXPIRED: State.EXPIRED,
     ACCEPTED_LOSS: State.ACCEPTED,
     "below log start": State.UNDECIDED,
 }
@@ -265,6 +269,7 @@ COLOURS: Final[Mapping[State, str]] = {
     State.ABORTED: "#3b82f6",
     State.COMPACTED: "#8b5cf6",
     State.ERASED: "#5f6b7a",
+    State.EXPIRED: "#6b7fa3",
     State.ACCEPTED: "#b0568c",
     State.OPEN: "#7f8b3a",
     State.WAITING: "#8b929c",

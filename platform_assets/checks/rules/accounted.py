@@ -18,10 +18,9 @@ from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import CheckResult, Finding, counted
-from platform_assets.checks.judging import BELOW_LOG_START
 from platform_assets.checks.proving import name_differences, open_windows, prove_by_evidence, prove_by_reading
 from platform_assets.errors import REPAIR_LEDGER
-from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED
+from platform_assets.ledger.entries import ACCEPTED_LOSS, BELOW_LOG_START, ERASED
 from platform_assets.model.digest import dense_digest
 
 NAME = "every_offset_accounted_for"

@@ -22,7 +22,7 @@ from platform_assets.model.untrusted import line
 from platform_assets.orchestration.dagster_records import UNDER_WAY
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import LakeResource, SparkResource, read_config, values_of
-from platform_assets.windows.maintain import upkeep_text
+from platform_assets.windows.maintain import expiry_text, keeping, upkeep_text
 from platform_assets.windows.maintain.last_upkeep import LastUpkeep
 from platform_assets.windows.maintain.merging import BUDGET_BYTES
 from platform_assets.windows.maintain.upkeep import QUIET, TableUpkeep
@@ -74,7 +74,11 @@ def definitions(declarations: Declarations = dict) -> dg.Definitions:
         engine = merge_engine(root, spark.session, spark.remote)
         # Another code location has the settings of its own topics, and merges their files.
         own = [name for name, table in sorted(known.items()) if table.topic in declared]
-        for name in config.tables or own:
+        names = config.tables or own
+        topics = (known[name].topic for name in names if known[name].kind == "raw")
+        keeps = [declared[topic] for topic in topics if topic in declared]
+        failed += _keep(context, keeps, ledger, dry_run=config.dry_run)
+        for name in names:
             table = known[name]
             upkeep = TableUpkeep.of(
                 table,
@@ -101,9 +105,9 @@ def definitions(declarations: Declarations = dict) -> dg.Definitions:
     @dg.job(
         name="upkeep",
         description=(
-            "Merges small files of tables that are not partitioned by windows, once the windows have not changed "
-            "for a while, and deletes files that no version of the last week refers to (as `platform-assets upkeep` "
-            "does)."
+            "Removes windows past the topics' `keep`, merges small files of tables that are not partitioned by windows, "
+            "once the windows have not changed for a while, and deletes files that no version of the last week refers "
+            "to (as `platform-assets upkeep` does)."
         ),
     )
     def upkeep_tables() -> None:
@@ -117,9 +121,10 @@ def definitions(declarations: Declarations = dict) -> dg.Definitions:
     )
     def upkeep_schedule(context: dg.ScheduleEvaluationContext, lake: LakeResource) -> Any:
         root = lake.lake()
+        keeps = any(declared.keep is not None for declared in declarations().values())
         tables = root.tables()
         # Opening thousands of tables could take longer than a tick may: then the run finds out.
-        if len(tables) <= MOST_OPENED and not any(_is_flat(root, table) for table in tables):
+        if not keeps and len(tables) <= MOST_OPENED and not any(_is_flat(root, table) for table in tables):
             return dg.SkipReason("The lake has no flat table, so there are no files to merge.")
         # Other code locations have a job of the same name. A change of topics makes two runs possible: they do no harm.
         own = {TOPICS_TAG: sha256("\n".join(sorted(declarations())).encode()).hexdigest()[:16]}
@@ -137,6 +142,24 @@ def _is_flat(lake: Lake, table: TableRef) -> bool:
         return holdings.is_flat(lake.table(table).delta())
     except PlatformError:
         return True
+
+
+def _keep(
+    context: dg.OpExecutionContext, declared: list[TopicDeclaration], ledger: Ledger, *, dry_run: bool
+) -> list[str]:
+    """Remove windows past the topics' `keep`, and log the results; return the names of raw tables that need attention."""
+    failed = list[str]()
+    for declaration, done in keeping.of_topics(declared, ledger, datetime.now(UTC), dry_run=dry_run):
+        name = declaration.raw_table.name
+        if isinstance(done, Exception):
+            context.log.error(line(f"{name}: {done}"))
+            failed.append(name)
+            continue
+        context.log.info(line(f"{name}: {expiry_text.plan_text(done) if dry_run else expiry_text.text(done)}"))
+        for text in expiry_text.held_texts(declaration.topic, done.held, done.more):
+            context.log.error(line(text))
+        failed += [name] if done.held and not dry_run else []
+    return failed
 
 
 def _upkeep(context: dg.OpExecutionContext, upkeep: TableUpkeep, *, dry_run: bool) -> bool:

@@ -14,7 +14,7 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import holdings, load_log, rows
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author, Decision
-from platform_assets.ledger.entries import SealedWindow
+from platform_assets.ledger.entries import BELOW_LOG_START, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import digest_of
 from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of, subtract
@@ -131,7 +131,7 @@ def _known(sealed: SealedWindow, ledger: Ledger) -> Ranges | None:
         if load_log.exists(folder) and holdings.files_of(folder, sealed.key).paths:
             return None
         return accepted
-    if receipt.holes is not None and not receipt.holes.get("below log start"):
+    if receipt.holes is not None and not receipt.holes.get(BELOW_LOG_START):
         return None
     files = recognised(ledger.lake, table, {sealed.key: holdings.files_of(folder, sealed.key)}, [receipt])[sealed.key]
     if not files.are(receipt.files_digest):

@@ -30,8 +30,11 @@ from platform_assets.model.tables import TableRef
 from platform_assets.windows.decide import acceptance, clusters, generations, parking
 from platform_assets.windows.decide.clusters import Continuation
 from platform_assets.windows.decide.generations import NewGeneration, Ranges
+from platform_assets.windows.erase import adopting
 from platform_assets.windows.erase.erasure import Erasure
-from platform_assets.windows.erase.outcome import Left, Selected
+from platform_assets.windows.erase.expired_files import Uncompared
+from platform_assets.windows.erase.outcome import Selected
+from platform_assets.windows.erase.searching import Unread
 from platform_assets.windows.load.loading import Loader
 from platform_assets.windows.recover import accept_partial
 from platform_assets.windows.recover.accept_partial import Remains
@@ -74,6 +77,11 @@ class Deciding:
         if sealed is None:
             raise UnknownWindowError(topic, window, "the ledger has no sealed window with that key")
         receipt = self.ledger.receipts(table, [window]).get(window)
+        if receipt is not None and receipt.is_expired:
+            self.report(
+                f"{table} {window}: it has expired, because it is past the topic's `keep`; nothing was accepted"
+            )
+            return
         if receipt is not None and receipt.is_found and self.author is not None:
             left: Remains | None = None
             # The table then keeps its rows, and a loss of offsets without a row can still be accepted.
@@ -193,8 +201,8 @@ class Deciding:
         if keeps_versions and not past_versions_expire:
             raise PastVersionsKeptError(str(self.ledger.lake))
         table, erasure = self.declaration.raw_table, Erasure(self.declaration, self.ledger)
-        unreadable, searched = set[str](), set[str]()
-        selected = erasure.of_keys(keys, unreadable, searched) if keys else []
+        not_read, searched = Unread(), set[str]()
+        selected = erasure.of_keys(keys, not_read, searched) if keys else []
         selected = erasure.at_offsets(offsets, generation) if offsets and not keys else selected
         self._report_selected(selected)
         of_replays, unread = erasure.in_replays(keys) if keys else ({}, {})
@@ -214,11 +222,22 @@ class Deciding:
                 f"{derived}: {number:,} rows in {len(ranges):,} windows ({_few(list(ranges))}) have raw rows that are lost for "
                 "good. Their keys cannot be compared, so they are erased too"
             )
-        damaged = erasure.damaged(unreadable) if keys else []
+        damaged = erasure.damaged(not_read.windows) if keys else []
         if damaged:
             self.report(
                 f"{table}: {len(damaged):,} windows are damaged, so not all of their rows could be compared with "
                 f"the keys: {_few(damaged)}"
+            )
+        uncompared = erasure.uncompared()
+        for of, names in uncompared.files.items():
+            self.report(
+                f"{of}: {len(names):,} files with rows of windows past `keep` will be deleted, because the raw rows no longer "
+                f"exist and no key can be compared. Some may also hold rows that past versions have of other windows: {_few(names)}"
+            )
+        not_readable = _unreadable(uncompared, not_read, table) if keys else {}
+        for name, paths in not_readable.items():
+            self.report(
+                f"{name}: {len(paths):,} files cannot be read, so they stay; they may hold rows of windows past `keep`: {_few(paths)}"
             )
         found: dict[str, Any] = {
             "windows": [each.to_fields() for each in selected],
@@ -226,9 +245,12 @@ class Deciding:
             "damaged": damaged,
             "replays_unfinished": sorted({*unread, *replays_left}),
             "without_raw_row": {derived.name: list(ranges) for derived, ranges in without_raw_row.items()},
+            "uncompared": {derived.name: names for derived, names in uncompared.files.items()},
+            "unreadable": not_readable,
         }
         in_replays = bool(of_replays or replays_left)
-        nothing = not (unfinished or in_replays or any(each.offsets for each in selected) or without_raw_row)
+        has_more = bool(uncompared.files or without_raw_row or not_readable)
+        nothing = not (unfinished or in_replays or any(each.offsets for each in selected) or has_more)
         if nothing and not damaged and not unread and (forget_keys or not keys):
             self.report(f"{table} has no such records; nothing was erased")
             return found
@@ -242,18 +264,19 @@ class Deciding:
         unsearched: dict[str, UnerasedReplay] = {}
         if keys:
             recorded, unsearched = erasure.record_keys(
-                keys, selected, self.author, searched, unreadable, forget=forget_keys
+                keys, selected, self.author, searched, not_read, forget=forget_keys
             )
             self._report_selected(recorded[len(selected) :])
             found["windows"] = [each.to_fields() for each in recorded]
-            found["damaged"] = damaged = sorted({*damaged, *unreadable})
+            found["damaged"] = damaged = sorted({*damaged, *not_read.windows})
         else:
             erasure.record(selected, self.author)
         done, left = erasure.proceed(self.author)
         for name, rows in done.rows.items():
             self.report(f"{name}: {rows:,} rows erased, {done.bytes[name]:,} bytes rewritten")
         incomparable = dict.fromkeys(damaged, "these windows are damaged, and missing rows may have one of the keys.")
-        left = Left(left.windows or incomparable, {**unsearched, **left.replays})
+        files = {**left.files, **not_read.files_of(table)} if keys else {}
+        left = erasure.left(left.windows or incomparable, {**unsearched, **left.replays}, files)
         left.check(table.name, keys_forgotten=forget_keys)
         if nothing and not done.windows:
             self.report(
@@ -274,7 +297,8 @@ class Deciding:
 
     def _report_selected(self, selected: Sequence[Selected]) -> None:
         for each in selected:
-            what = "records" if each.is_loaded else "offsets that are not loaded yet"
+            waiting = "offsets of an expired window" if each.is_expired else "offsets that are not loaded yet"
+            what = "records" if each.is_loaded else waiting
             self.report(
                 f"{self.declaration.raw_table} {each.sealed.key}: {each.offsets:,} {what}: {_named(each.ranges)}"
             )
@@ -290,8 +314,10 @@ class Deciding:
         self.confirm(
             f"Erase from {table}, now and in later loads, the records with the keys that were erased from topic {other}?"
         )
-        rules = erasure.adopt(other, self.author)
-        done = erasure.run(self.author)
+        not_read = Unread()
+        rules = adopting.adopt(erasure, other, self.author, not_read)
+        done, left = erasure.proceed(self.author)
+        erasure.left(left.windows, left.replays, {**left.files, **not_read.files_of(table)}).check(table.name)
         rows = done.rows.get(table.name, 0)
         self.report(
             f"{table}: {rules:,} more erasures by key, adopted from topic {other}, now apply; {rows:,} rows were erased"
@@ -371,6 +397,11 @@ class Deciding:
         self.report(
             "  records that the previous log had after its last sealed offsets are in no window; their number is not known"
         )
+
+
+def _unreadable(uncompared: Uncompared, not_read: Unread, table: TableRef) -> dict[str, list[str]]:
+    """Return the names of unreadable files of past versions by table."""
+    return {**{derived.name: names for derived, names in uncompared.unreadable.items()}, **not_read.files_of(table)}
 
 
 def _few(keys: Sequence[str]) -> str:

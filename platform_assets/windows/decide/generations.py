@@ -21,7 +21,7 @@ from platform_assets.lake import holdings, load_log, rows
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author, Decision
-from platform_assets.ledger.entries import Receipt, RecordedCut, SealedWindow
+from platform_assets.ledger.entries import BELOW_LOG_START, Receipt, RecordedCut, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import Cut, OffsetRange, ranges_of, size_of, subtract
 from platform_assets.model.tables import TableRef
@@ -214,7 +214,7 @@ def _lost(ledger: Ledger, newest: RecordedCut, first: RecordedCut) -> tuple[Lost
     beyond: list[tuple[SealedWindow, Ranges]] = []
     for window in windows:
         receipt = receipts.get(window.key)
-        if receipt is not None and receipt.holes is not None and not receipt.holes.get("below log start"):
+        if receipt is not None and receipt.holes is not None and not receipt.holes.get(BELOW_LOG_START):
             continue
         if receipt is not None and not files.get(window.key, holdings.NO_FILES).are(receipt.files_digest):
             # Damaged, or rewritten by others: its next load reports what is left.

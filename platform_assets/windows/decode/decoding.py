@@ -30,6 +30,7 @@ from platform_assets.errors import (
     PlatformError,
     RepairOffsetError,
     ReplacedRowsError,
+    WindowExpiredError,
 )
 from platform_assets.lake import dead_letter_table, decoded_table, holdings
 from platform_assets.lake.commits import WindowCommit
@@ -42,6 +43,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableLoad
+from platform_assets.windows.decode.expired import record_undecoded
 from platform_assets.windows.erase.erasing import Ranges, WindowEraser
 from platform_assets.windows.load.receipts import DEAD_LETTERS, DECODED, Proof, empty_receipt, proof_of
 from platform_assets.windows.load.replacing import Outcome, WindowReplacer, same
@@ -166,6 +168,9 @@ class WindowDecoder:
         raw = self.ledger.receipts(d.raw_table, [key]).get(key)
         if raw is None:
             raise NotLoadedError(d.decoded_table.name, d.raw_table.name, key)
+        if raw.is_expired:
+            record_undecoded(self.ledger, d, [key])
+            raise WindowExpiredError(d.decoded_table.name, key, str(d.keep or "…"), d.raw_table.name)
         self.check_repairs(raw)
         layout = self.layout()
         if raw.table_version is None:
@@ -214,7 +219,7 @@ class WindowDecoder:
         tried, fewer = 0, dict[str, tuple[int, int]]()
         for key in _spread(sorted(rows), _TRIED):
             raw = self.ledger.receipts(self.declaration.raw_table, [key]).get(key)
-            if raw is None or raw.table_version is None:
+            if raw is None or raw.table_version is None or raw.is_expired:
                 continue
             order = self.order(raw, self._version_with(raw, raw.table_version), columns, "trial-")
             written = self.engine.decode(order)
@@ -236,7 +241,7 @@ class WindowDecoder:
         LoadErrors as `decode`.
         """
         raw, known = self.ledger.receipts(self.declaration.raw_table, [key]).get(key), self.receipts(key)
-        if raw is None or raw.table_version is None or not known.are_of(self.declared.digest_of(key)):
+        if raw is None or raw.table_version is None or raw.is_expired or not known.are_of(self.declared.digest_of(key)):
             return None
         if known.decoded is None or known.dead_letters is None:
             raise AssertionError("unreachable: both have receipts")
@@ -319,6 +324,7 @@ class WindowDecoder:
         with self._deleted_if_refused(written):
             self._check_conserved(window.raw, written)
             self._check_nothing_erased(window.order.window, window.erased, window.decided)
+            self._check_not_expired(window.order.window)
 
     def committed(self, window: Prepared, written: DecodedFiles, seconds: float) -> DecodedWindow:
         """Commit the written files to both tables, regardless of what the tables contained. The caller then records the
@@ -447,6 +453,15 @@ class WindowDecoder:
         if decisions.version(lake, decided) != decided and (
             erased_of(self.ledger, topic, [window]).get(window, {}) != erased
         ):
+            raise ConcurrentLoadError(self.declaration.decoded_table.name, window)
+
+    def _check_not_expired(self, window: str) -> None:
+        """Raise ConcurrentLoadError if upkeep has removed the raw rows as expired after they were read. A window that expires
+        later is removed by the next upkeep."""
+        if self.declaration.keep is None:
+            return
+        raw = self.ledger.receipts(self.declaration.raw_table, [window]).get(window)
+        if raw is not None and raw.is_expired:
             raise ConcurrentLoadError(self.declaration.decoded_table.name, window)
 
     @contextmanager

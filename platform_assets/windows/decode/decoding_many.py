@@ -175,7 +175,7 @@ def _prepared(decoder: WindowDecoder, keys: Sequence[str]) -> dict[str, Prepared
         decided = decisions.version(ledger.lake)
         raw = _raw(decoder, keys)
         erased = erased_of(ledger, d.topic, list(raw)) if raw else {}
-        left = {key: receipt for key, receipt in raw.items() if key not in erased and _fits(decoder, receipt)}
+        left = {key: r for key, r in raw.items() if not r.is_expired and key not in erased and _fits(decoder, r)}
         if not left:
             return {}
         layout = decoder.layout()

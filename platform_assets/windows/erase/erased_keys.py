@@ -35,19 +35,27 @@ def record_found(ledger: Ledger, folder: Folder, paths: Iterable[str], window: S
     concerned = rules.keys_for(window)
     if not concerned:
         return False
-    parts: dict[int, list[OffsetRange]] = {}
-    for path in paths:
-        for block in data_files.blocks(folder, path, window.key, _BLOCK_ROWS, _COLUMNS):
-            hits = _hits(block, rules, concerned, window)
-            partitions, offsets = (np.asarray(hits[name].to_numpy(zero_copy_only=False)) for name in _COLUMNS[1:3])
-            for partition in np.unique(partitions).tolist():
-                parts.setdefault(partition, []).extend(ranges_of(offsets[partitions == partition]))
-    found = {partition: merge(some) for partition, some in parts.items()}
+    found = find(rules, folder, paths, window)
     known = erased_of(ledger, window.topic, [window.key]).get(window.key, {}) if found else {}
     new = erasure_rules.without(found, known)
     if new:
         ledger.record_acceptances([(window, new)], concerned[-1].reason, ERASED)
     return bool(new)
+
+
+def find(
+    rules: Rules, folder: Folder, paths: Iterable[str], window: SealedWindow
+) -> dict[int, tuple[OffsetRange, ...]]:
+    """Return the offsets of the records in the files of a window that a rule by key erases, by partition."""
+    concerned = rules.keys_for(window)
+    parts: dict[int, list[OffsetRange]] = {}
+    for path in paths if concerned else ():
+        for block in data_files.blocks(folder, path, window.key, _BLOCK_ROWS, _COLUMNS):
+            hits = _hits(block, rules, concerned, window)
+            partitions, offsets = (np.asarray(hits[name].to_numpy(zero_copy_only=False)) for name in _COLUMNS[1:3])
+            for partition in np.unique(partitions).tolist():
+                parts.setdefault(partition, []).extend(ranges_of(offsets[partitions == partition]))
+    return {partition: merge(some) for partition, some in parts.items()}
 
 
 def fence_loads(eraser: WindowEraser) -> None:

@@ -18,7 +18,8 @@ from platform_assets.lake import delta_log, holdings, load_log
 from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.redaction import redact, replaced_files, without_columns
 from platform_assets.ledger import known_files
-from platform_assets.ledger.store import FOLDED, Ledger
+from platform_assets.ledger.folding import FOLDED
+from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 
@@ -35,23 +36,22 @@ def clean(ledger: Ledger, tables: Sequence[TableRef], windows: Mapping[str, Rang
     Raises LakeNotWritableError, and LedgerConflictError if other processes kept writing to the ledger. Running it again
     continues.
     """
+    keys = sorted(windows)
     for table in tables:
         folder = ledger.lake.table(table)
         if load_log.exists(folder):
             redact(
                 folder,
-                lambda partition, known: _bounds(windows, partition, known),
+                lambda partition, known: _bounds(keys, partition, known),
                 lambda text: _metadata(windows, text),
             )
         if table.kind == "decoded" and delta_log.exists(ledger.lake.commits):
             _clean_receipts(ledger, table, windows)
 
 
-def _bounds(
-    windows: Mapping[str, Ranges], partition: Mapping[str, str | None], known: dict[str, Any]
-) -> dict[str, Any]:
+def _bounds(windows: Sequence[str], partition: Mapping[str, str | None], known: dict[str, Any]) -> dict[str, Any]:
     file = DataFile("", partition, 0, known)
-    if not any(holdings.may_hold(file, window) for window in windows):
+    if not holdings.may_hold_some(file, windows):
         return known
     return without_columns(known, lambda column: column not in _PLACES)
 

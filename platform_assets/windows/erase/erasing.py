@@ -35,7 +35,7 @@ from platform_assets.lake.location import Folder, load_folder
 from platform_assets.lake.separating import separate
 from platform_assets.lake.standing import standing
 from platform_assets.ledger import cut_ranges
-from platform_assets.ledger.entries import ERASED, Receipt
+from platform_assets.ledger.entries import ERASED, EXPIRED, Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Measured
@@ -45,7 +45,8 @@ from platform_assets.model.offsets import Cut, OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
 from platform_assets.windows.erase import erased_logs, erased_rows
-from platform_assets.windows.load.receipts import DEAD_LETTERS, DECODED, Proof, proof_of, receipt_of
+from platform_assets.windows.erase.returned import receipts_of_rows
+from platform_assets.windows.load.receipts import DEAD_LETTERS, DECODED, EXPIRY, Proof, proof_of, receipt_of
 
 if TYPE_CHECKING:
     from platform_assets.engines.decoding.task import Measurer
@@ -130,7 +131,8 @@ class WindowEraser:
     ) -> Iterator[ErasedWindow | PlatformError]:
         # Opened before the receipts are read: a later commit by others is a conflict.
         opened = WindowCommit(self.ledger.lake, table, measure_of(table.kind))
-        held, receipts = opened.files(), self.ledger.receipts(table, list(windows))
+        held = opened.files()
+        receipts = receipts_of_rows(self.ledger, table, self.ledger.receipts(table, list(windows)), held)
         if opened.is_flat:
             separate(self.ledger.lake.table(table), [key for key in windows if key in held], measure_of(table.kind))
         raw = receipts if table.kind == "raw" else self.ledger.receipts(self.declaration.raw_table, list(windows))
@@ -254,6 +256,7 @@ class _Window:
                 figures=r.figures,
                 erased=erased,
                 found=r.is_found,
+                expired=EXPIRED if r.is_expired else "",
             )
         if not self.files.paths:
             return None
@@ -364,6 +367,8 @@ class _Window:
     def _proof(self, kept: Measured) -> Proof | None:
         """Keep the proof of the window, and count the removed rows as a separate kind of hole. None if there was no
         proof."""
+        if self.receipt is not None and self.receipt.is_expired:
+            return Proof(self.receipt.holes or {}, EXPIRY)
         if self.table.kind != "raw":
             elsewhere = DEAD_LETTERS if self.table.kind == "decoded" else DECODED
             return None if self.raw is None else proof_of(self.raw, elsewhere, max(self.raw.rows - kept.rows, 0))

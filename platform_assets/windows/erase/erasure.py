@@ -11,19 +11,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from platform_assets.errors import (
     ConcurrentLoadError,
     ConfigurationError,
     FilesLostError,
     PlatformError,
-    RowsWithoutWindowError,
     UnerasedReplay,
 )
-from platform_assets.lake import data_files, holdings, load_log, rows
+from platform_assets.lake import holdings, load_log, rows
 from platform_assets.lake.leftovers import delete_overtaken
 from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Author, Decision
@@ -33,13 +28,23 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Digest, digest_of
 from platform_assets.model.logs import logger
-from platform_assets.model.offsets import OffsetRange, Offsets, common, merge, merge_named, ranges_of, subtract
+from platform_assets.model.offsets import OffsetRange, common, merge, merge_named, ranges_of, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
-from platform_assets.windows.erase import erased_keys, erased_logs, in_replays, unfounded
+from platform_assets.windows.erase import (
+    erased_keys,
+    erased_logs,
+    expired_files,
+    in_replays,
+    searching,
+    unfounded,
+)
 from platform_assets.windows.erase.erasing import ErasedWindow, Ranges, WindowEraser
 from platform_assets.windows.erase.erasure_ranges import joined, triples, within
+from platform_assets.windows.erase.expired_files import Uncompared
 from platform_assets.windows.erase.outcome import Done, Left, Selected
+from platform_assets.windows.erase.returned import receipts_of_rows
+from platform_assets.windows.erase.searching import Unread
 from platform_assets.windows.proved_files import forget_unnamed, recognised
 
 _log = logger(__name__)
@@ -84,51 +89,11 @@ class Erasure:
         return self._selected([(w, found) for w, found in parts if found])
 
     def of_keys(
-        self, keys: Sequence[bytes], unreadable: set[str] | None = None, searched: set[str] | None = None
+        self, keys: Sequence[bytes], unread: Unread | None = None, searched: set[str] | None = None
     ) -> list[Selected]:
-        """Select the records in the raw table that have one of these keys. Memory is bounded by one batch plus the
-        records found.
-
-        Windows with an unreadable file are added to `unreadable`. If `unreadable` is not given, the first such window
-        raises FilesLostError. Files in `searched` are skipped, and files that were read are added to `searched`.
-        """
-        folder = self.ledger.lake.table(self.declaration.raw_table)
-        if not load_log.exists(folder):
-            return []
-        found: dict[str, dict[int, list[Offsets]]] = {}
-        wanted, passed = pa.array(list(keys), pa.binary()), set[str]() if searched is None else searched
-        for path, windows in holdings.windows_by_path(holdings.actions(folder)).items():
-            if path in passed:
-                continue
-            try:
-                # A file that several windows share is read once.
-                for window, block in data_files.blocks_by_window(folder, path, windows, _BLOCK_ROWS, ["key", *_PLACE]):
-                    hits = block.filter(pc.is_in(block["key"].cast(pa.binary()), wanted))
-                    for partition, offsets in rows.split_by_partition(hits):
-                        found.setdefault(window, {}).setdefault(partition, []).append(offsets)
-            except FilesLostError:
-                if unreadable is None:
-                    raise
-                unreadable.update(windows)
-            else:
-                passed.add(path)
-        if "" in found:
-            raise RowsWithoutWindowError(
-                f"{self.declaration.raw_table} has rows with one of these keys that another writer added without a window",
-                "Delete the rows whose `window` is null, use `platform-assets vacuum` to delete their files, then erase again",
-            )
-        sealed = {w.key: w for w in self.ledger.windows(self.topic) if w.key in found}
-        if unknown := sorted(set(found) - set(sealed)):
-            raise RowsWithoutWindowError(
-                f"{self.declaration.raw_table} has rows of windows without cuts in the ledger ({', '.join(unknown[:3])})",
-                "Run `platform-assets rebuild-ledger` first",
-            )
-        return [
-            Selected(
-                sealed[key], {p: ranges_of(np.concatenate(parts)) for p, parts in sorted(by_partition.items())}, True
-            )
-            for key, by_partition in sorted(found.items())
-        ]
+        """Select the records in the raw table that have one of these keys; see `searching.of_keys`."""
+        passed = set[str]() if searched is None else searched
+        return searching.of_keys(self.ledger, self.declaration.raw_table, keys, unread, passed)
 
     def unfinished(self) -> list[str]:
         """Return the keys of windows that an erasure has listed but not finished, and of those whose erased rows have
@@ -165,7 +130,8 @@ class Erasure:
         folder = self.ledger.lake.table(table)
         if not load_log.exists(folder):
             return []
-        opened, receipts = rows.Opened.at(folder), self.ledger.receipts(table)
+        opened = rows.Opened.at(folder)
+        receipts = receipts_of_rows(self.ledger, table, self.ledger.receipts(table), opened.files)
         files = recognised(self.ledger.lake, table, opened.files, receipts.values())
         changed = [
             key
@@ -181,7 +147,7 @@ class Erasure:
         selected: Sequence[Selected],
         author: Author,
         searched: set[str],
-        unreadable: set[str],
+        unread: Unread,
         *,
         forget: bool = False,
     ) -> tuple[list[Selected], dict[str, UnerasedReplay]]:
@@ -195,7 +161,7 @@ class Erasure:
         if not forget:
             erased_keys.fence_loads(WindowEraser(self.declaration, self.ledger, self.run_id))
         all_found = list(selected)
-        while (found := self.of_keys(keys, unreadable, searched)) and self.record(found, author):
+        while (found := self.of_keys(keys, unread, searched)) and self.record(found, author):
             all_found += found
         return all_found, in_replays.record_keys(self, keys, author)
 
@@ -215,7 +181,7 @@ class Erasure:
         newest = self.ledger.newest_cut(self.topic) if keys else None
         if newest is not None:
             by_generation.setdefault(newest.generation, [])
-        replays = self._naming_replays() if by_generation else {}
+        replays = self.naming_replays() if by_generation else {}
         for generation, some in sorted(by_generation.items()):
             details: dict[str, Any] = {
                 "topic_id": some[0].sealed.topic_id if some else newest.topic_id if newest else "",
@@ -232,41 +198,6 @@ class Erasure:
         if new:
             self.ledger.record_acceptances([(s.sealed, s.ranges) for s in new], author.reason, ERASED)
         return bool(new)
-
-    def adopt(self, other: str, author: Author) -> int:
-        """Apply the rules by key of topic `other` to this topic too, to which the records of `other` were copied.
-        Return the number of new rules.
-
-        If records that match are already loaded, their offsets are recorded, so that `run` removes them. Raises
-        ConfigurationError if there are no such rules.
-        """
-        theirs = erasure_rules.of(self.ledger, other).keys
-        if not theirs:
-            raise ConfigurationError(
-                f"topic {other!r} has no erasure with stored keys in this lake, so nothing was changed. Check "
-                "the name. If the keys were not stored, run `platform-assets erase` with each key"
-            )
-        known = {(rule.salt, rule.digests) for rule in erasure_rules.of(self.ledger, self.topic).keys}
-        new = [rule for rule in theirs if (rule.salt, rule.digests) not in known]
-        for rule in new:
-            details = {
-                "topic_id": "",
-                "generation": erasure_rules.ADOPTED,
-                "offsets": {},
-                "adopted_from": other,
-                erasure_rules.KEYS: rule.adopted_fields(),
-                **self._naming_replays(),
-            }
-            now = self.ledger.lake.root.time()
-            decision = Decision(self.topic, "erase", (), author.name, author.reason, details, now)
-            decisions.record(self.ledger.lake, decision)
-        erased_keys.fence_loads(WindowEraser(self.declaration, self.ledger, self.run_id))
-        folder = self.ledger.lake.table(self.declaration.raw_table)
-        files = holdings.window_files(holdings.actions(folder)) if load_log.exists(folder) else {}
-        for window in self.ledger.windows(self.topic):
-            if window.key in files:
-                erased_keys.record_found(self.ledger, folder, files[window.key].paths, window)
-        return len(new)
 
     def _key_fields(self, keys: Sequence[bytes], until: Mapping[int, int]) -> dict[str, Any]:
         """Return the fields of the keys' digests. All keys of a topic share one salt, so a load computes one digest per
@@ -289,22 +220,32 @@ class Erasure:
         Running it again continues, and deletes files with such rows that a killed upkeep has left.
         """
         gone, written = dict[str, int](), dict[str, int]()
-        windows, failed = self._in_tables(gone, written)
+        uncompared = self.uncompared()
+        windows, failed = self._in_tables(gone, written, uncompared)
         done_with = tuple(key for key in windows if key not in failed)
         if done_with:
             details = {
                 **Done(len(done_with), gone, written).to_fields(),
                 "offsets": {key: triples(windows[key]) for key in done_with},
-                **self._naming_replays(),
+                **self.naming_replays(),
             }
             now = self.ledger.lake.root.time()
             decision = Decision(self.topic, "erased", done_with, author.name, author.reason, details, now)
             decisions.record(self.ledger.lake, decision)
         replays = in_replays.run(self, author, gone, written)
-        return Done(len(done_with), gone, written), Left({key: str(e) for key, e in sorted(failed.items())}, replays)
+        causes = {key: str(e) for key, e in sorted(failed.items())}
+        files = {table.name: names for table, names in uncompared.unreadable.items()}
+        return Done(len(done_with), gone, written), self.left(causes, replays, files)
+
+    def left(
+        self, windows: Mapping[str, str], replays: Mapping[str, UnerasedReplay], files: Mapping[str, Sequence[str]]
+    ) -> Left:
+        """Return the work that is left: windows with the causes, replays, and unreadable files by table."""
+        receipts = self.ledger.receipts(self.declaration.raw_table, list(windows)) if windows else {}
+        return Left(windows, replays, files, frozenset(key for key, r in receipts.items() if r.is_expired))
 
     def _in_tables(
-        self, gone: dict[str, int], written: dict[str, int]
+        self, gone: dict[str, int], written: dict[str, int], uncompared: Uncompared
     ) -> tuple[dict[str, Ranges], dict[str, PlatformError]]:
         """Erase in the tables of the topic, and add the numbers of rows and bytes to `gone` and `written`. Return the
         windows with the offsets, and the windows that failed."""
@@ -320,10 +261,10 @@ class Erasure:
                 for outcome in self._each(eraser, table, windows, sealed, failed):
                     gone[table.name] = gone.get(table.name, 0) + outcome.rows
                     written[table.name] = written.get(table.name, 0) + outcome.bytes
-        for counts, more in zip((gone, written), self._unfounded(eraser, failed), strict=True):
+        for counts, more in zip((gone, written), self._unfounded(eraser, failed, uncompared.windows), strict=True):
             for name, number in more.items():
                 counts[name] = counts.get(name, 0) + number
-        self._delete_overtaken(eraser)
+        self._delete_overtaken(eraser, uncompared)
         for table in eraser.tables if windows else ():
             forget_unnamed(self.ledger.lake, table)
         return windows, failed
@@ -334,7 +275,7 @@ class Erasure:
             set(decisions.unerased_replays(self.ledger.lake, self.topic)).intersection(self.ledger.lake.replays())
         )
 
-    def _naming_replays(self) -> dict[str, list[str]]:
+    def naming_replays(self) -> dict[str, list[str]]:
         """Return the field of a decision that lists the replays of the topic; empty if there are no replays."""
         names = sorted(in_replays.of(self))
         return {decisions.REPLAYS: names} if names else {}
@@ -344,12 +285,16 @@ class Erasure:
         keys cannot be compared, so `run` removes these rows whatever their keys are."""
         return unfounded.find(WindowEraser(self.declaration, self.ledger))
 
+    def uncompared(self) -> Uncompared:
+        """Return rows of expired windows that no key can be compared with; `run` deletes their files."""
+        return expired_files.uncompared(WindowEraser(self.declaration, self.ledger))
+
     def _unfounded(
-        self, eraser: WindowEraser, failed: dict[str, PlatformError]
+        self, eraser: WindowEraser, failed: dict[str, PlatformError], uncompared: Mapping[str, Ranges]
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """Remove derived rows without a raw row. From logs and ledger, remove the values of these rows and of all
-        erased records, including records that a load has found by their keys. Return the rows and bytes by table, and
-        add the windows that failed to `failed`."""
+        """Remove derived rows without a raw row. From logs and ledger, remove the values of these rows, of the windows
+        `uncompared`, and of all erased records, including records that a load has found by their keys. Return the rows and
+        bytes by table, and add the windows that failed to `failed`."""
         named = {key: triples(ranges) for key, ranges in erased_of(self.ledger, self.topic).items()}
         gone, written = dict[str, int](), dict[str, int]()
         for table, windows in unfounded.find(eraser).items():
@@ -358,15 +303,18 @@ class Erasure:
                 written[table.name] = written.get(table.name, 0) + outcome.bytes
             for key, ranges in windows.items():
                 named.setdefault(key, []).extend(triples(ranges))
+        for key, ranges in uncompared.items():
+            named.setdefault(key, []).extend(triples(ranges))
         if named:
             erased_logs.clean(self.ledger, eraser.tables, {key: merge_named(parts) for key, parts in named.items()})
         return gone, written
 
-    def _delete_overtaken(self, eraser: WindowEraser) -> None:
+    def _delete_overtaken(self, eraser: WindowEraser, uncompared: Uncompared) -> None:
         for table in eraser.tables:
             folder = self.ledger.lake.table(table)
             if load_log.exists(folder):
                 delete_overtaken(folder)
+        expired_files.delete(self.ledger, uncompared)
 
     def _each(
         self,
@@ -419,7 +367,8 @@ class Erasure:
     def _selected(self, found: Sequence[tuple[SealedWindow, Ranges]]) -> list[Selected]:
         folder = self.ledger.lake.table(self.declaration.raw_table)
         opened = rows.Opened.at(folder) if load_log.exists(folder) else rows.Opened(folder, {})
-        receipts = self.ledger.receipts(self.declaration.raw_table, [sealed.key for sealed, _ in found])
+        table, keys = self.declaration.raw_table, [sealed.key for sealed, _ in found]
+        receipts = receipts_of_rows(self.ledger, table, self.ledger.receipts(table, keys), opened.files)
         selected = []
         for sealed, ranges in found:
             receipt = receipts.get(sealed.key)
@@ -427,7 +376,8 @@ class Erasure:
             # proves that its rows are complete.
             is_whole = receipt is not None and not receipt.is_found and _digest(opened, sealed.key) == receipt.offsets
             if sealed.key not in opened.files or not is_whole:
-                selected.append(Selected(sealed, ranges, False))
+                is_expired = receipt is not None and receipt.is_expired
+                selected.append(Selected(sealed, ranges, False, is_expired))
                 continue
             held = opened.offsets_of(sealed.key)
             with_rows = {p: common(parts, ranges_of(held.get(p, ()))) for p, parts in ranges.items()}

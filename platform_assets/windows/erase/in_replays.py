@@ -20,6 +20,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.windows.erase import erased_keys, replayed
 from platform_assets.windows.erase.erasing import WindowEraser
 from platform_assets.windows.erase.outcome import Selected
+from platform_assets.windows.erase.searching import Unread
 
 if TYPE_CHECKING:
     from platform_assets.windows.erase.erasure import Erasure
@@ -40,10 +41,10 @@ def select(live: Erasure, keys: Sequence[bytes]) -> tuple[dict[str, list[Selecte
     found, failed = dict[str, list[Selected]](), Failures()
     for name, replay in of(live).items():
         with _own_failure(name, replay, failed):
-            unreadable = set[str]()
-            if selected := replay.of_keys(keys, unreadable):
+            unread = Unread()
+            if selected := replay.of_keys(keys, unread):
                 found[name] = selected
-            _note_lost(name, replay, unreadable, failed)
+            _note_lost(name, replay, unread.windows, failed)
     return found, failed
 
 
@@ -55,9 +56,9 @@ def record_keys(live: Erasure, keys: Sequence[bytes], author: Author) -> Failure
         with _own_failure(name, replay, failed):
             replayed.take_over(live.ledger, replay.ledger, live.topic)
             erased_keys.fence_loads(WindowEraser(replay.declaration, replay.ledger, replay.run_id))
-            unreadable = set[str]()
-            replay.record(replay.of_keys(keys, unreadable), author)
-            _note_lost(name, replay, unreadable, failed)
+            unread = Unread()
+            replay.record(replay.of_keys(keys, unread), author)
+            _note_lost(name, replay, unread.windows, failed)
     return failed
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from platform_assets.errors import ErasureUnfinishedError, ReplayErasureUnfinishedError
+from platform_assets.errors import ErasureUnfinishedError, ReplayErasureUnfinishedError, UnreadableFilesLeftError
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Author, Decision
@@ -129,7 +129,7 @@ def reapply(
             continue
         try:
             done.append(Reapplied(topic, erasure.run(author).rows))
-        except (ErasureUnfinishedError, ReplayErasureUnfinishedError) as e:
+        except (ErasureUnfinishedError, ReplayErasureUnfinishedError, UnreadableFilesLeftError) as e:
             done.append(Reapplied(topic, {}, str(e)))
     if topics is None:
         _keep(lake, ())

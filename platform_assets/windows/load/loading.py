@@ -20,6 +20,7 @@ from platform_assets.errors import (
     ClusterChangedError,
     ConcurrentLoadError,
     DamagedBatchError,
+    ExpiredForGoodError,
     LoadError,
     LostForGoodError,
     OffsetsExpiredError,
@@ -30,15 +31,16 @@ from platform_assets.errors import (
     TruncationError,
     UnprovedRowsError,
     UnrecordedLoadError,
+    WindowExpiredError,
     ranges_text,
 )
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.lake import holdings, raw_table, rows
+from platform_assets.lake import holdings, load_log, raw_table, rows
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import cut_ranges, decisions, erasure_rules
-from platform_assets.ledger.entries import Receipt, SealedWindow
+from platform_assets.ledger.entries import EXPIRED, Receipt, SealedWindow
 from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -49,7 +51,7 @@ from platform_assets.windows.erase import erased_keys
 from platform_assets.windows.erase.erasing import WindowEraser
 from platform_assets.windows.load import sealing, truncation
 from platform_assets.windows.load.gathering import Gatherer, Left
-from platform_assets.windows.load.receipts import empty_receipt
+from platform_assets.windows.load.receipts import empty_receipt, expired_receipt
 from platform_assets.windows.load.replacing import Loaded, WindowReplacer
 
 _log = logger(__name__)
@@ -139,7 +141,8 @@ class Loader:
         # Opened before anything else is read: an erasure recorded later commits to the window, which is a conflict.
         commit = replacer.open()
         decided, accepted = self.decided(), self.ledger.accepted_losses(self.declaration.raw_table, sealed.key)
-        receipt = replacer.receipt(sealed.key)
+        known = replacer.receipt(sealed.key)
+        receipt = self._unless_expired(sealed, commit, known)
         if not sealed.ranges.size:
             if commit.holds(sealed.key):
                 # A rebuilt ledger may know the window only from files, which are lost.
@@ -151,15 +154,46 @@ class Loader:
         if receipt is None or receipt.kind == "empty":
             receipt = replacer.recover(commit, metadata)
         if receipt is not None:
-            return self._load_again(sealed, commit, receipt, metadata, accepted, decided)
+            try:
+                return self._load_again(sealed, commit, receipt, metadata, accepted, decided)
+            except (LostForGoodError, UnrecordedLoadError) as e:
+                if known is not None and known.is_expired:
+                    raise ExpiredForGoodError(known.table.name, sealed.key, receipt.rows) from e
+                raise
         needed = sealed.ranges.non_empty()
         try:
             self.check_held(sealed, needed, accepted)
         except OffsetsExpiredError as e:
             self._check_only_in_kafka(sealed, commit, e)
+            if known is not None and known.is_expired:
+                removed = (known.holes or {}).get(EXPIRED, 0)
+                raise ExpiredForGoodError(known.table.name, sealed.key, removed) from e
             raise
         check = self.last_check(sealed, needed, accepted, decided)
         return replacer.first(commit, metadata, self._writer(commit, sealed, accepted), check)
+
+    def _unless_expired(self, sealed: SealedWindow, commit: WindowCommit, receipt: Receipt | None) -> Receipt | None:
+        """Return the receipt of a window; if its rows were removed as expired and `keep` was lengthened since, the one before.
+
+        Raises WindowExpiredError if the window is past `keep`. If upkeep died before it recorded the receipt, that is
+        done first.
+        """
+        if receipt is None or (receipt.rows and commit.holds(sealed.key)):
+            return receipt
+        keep = self.declaration.keep
+        is_past = keep is not None and keep.is_past(sealed.window.end, self.now())
+        if not receipt.is_expired:
+            # Without `keep`, a missing file is damage, which must not cost a search of the log.
+            since = {sealed.key: receipt.table_version or 0} if is_past and receipt.rows else {}
+            made = load_log.expiries_since(self.table, since).get(sealed.key)
+            if made is None:
+                return receipt
+            receipt = self._record(expired_receipt(receipt, made.version, made.metadata.load_id, commit.table_id))
+        if is_past:
+            raise WindowExpiredError(self.declaration.raw_table.name, sealed.key, str(keep))
+        before = self.ledger.receipts_before_expiry(receipt.table, [sealed.key]).get(sealed.key)
+        # Rows that are back, even in the same files, have to be recorded again: the newest entry says that there are none.
+        return None if before is None else replace(before, files_digest="")
 
     def _check_only_in_kafka(self, sealed: SealedWindow, commit: WindowCommit, expired: OffsetsExpiredError) -> None:
         """Raise UnprovedRowsError, from `expired`, if the table has, or may have, rows at the expired offsets."""

@@ -13,13 +13,15 @@ from platform_assets.lake import holdings, load_log, rows
 from platform_assets.lake.holdings import WindowFiles
 from platform_assets.lake.load_log import LoadCommit
 from platform_assets.lake.location import Lake
-from platform_assets.ledger.entries import ERASED, CommitKind, PartitionReceipt, Receipt, SealedWindow
+from platform_assets.ledger.entries import ERASED, EXPIRED, CommitKind, PartitionReceipt, Receipt, SealedWindow
 from platform_assets.model.digest import Measured, dense_digest
 from platform_assets.model.offsets import OffsetRange, repeats
 from platform_assets.model.tables import TableRef
 
 DEAD_LETTERS, DECODED, WITHOUT_ROW = "dead letters", "decoded", "without a raw row"
 """Kinds of offsets that have no row in one of the two tables made from a raw table."""
+EXPIRY = "expired by `keep`"
+"""Proof of windows whose rows were removed because they are past the topic's `keep`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ def receipt_of(
             f"window {m.window} of {table}: Spark observed {measured.rows} rows, but the files of version {commit.version} "
             f"hold {held}. No receipt was written; load the window again."
         )
+    if m.expired:
+        kind, proof = EXPIRED, proof or Proof({EXPIRED: m.ranges.size}, EXPIRY)
     if proof is None and measured.rows == m.ranges.size and measured.offsets == dense_digest(m.ranges):
         proof = Proof({}, "load digest")
     return Receipt(
@@ -104,12 +108,40 @@ def proved_again(receipt: Receipt, files: WindowFiles, version: int, table_id: s
     load."""
     return replace(
         receipt,
-        kind=receipt.kind if receipt.is_found else "proof",
+        kind=receipt.kind if receipt.is_found or receipt.is_expired else "proof",
         table_version=version,
         files_digest=files.digest,
         bytes=files.bytes,
         proved_by=receipt.proved_by or "files read again",
         proved_at=datetime.now(UTC),
+        table_id=table_id,
+    )
+
+
+def expired_receipt(receipt: Receipt, version: int, load_id: str, table_id: str, run_id: str = "") -> Receipt:
+    """Return the receipt of a window after `version` of the table removed its rows as expired; `receipt` is the one before."""
+    holes = dict(receipt.holes or {})
+    if receipt.rows:
+        holes[EXPIRED] = holes.get(EXPIRED, 0) + receipt.rows
+    return replace(
+        receipt,
+        kind=EXPIRED,
+        partitions={p: _of_partition(part.range, None) for p, part in receipt.partitions.items()},
+        offsets_digest=0,
+        content_digest=0,
+        duplicates=0,
+        bytes=0,
+        table_version=version,
+        files_digest=holdings.NO_FILES.digest,
+        load_id=load_id,
+        run_id=run_id,
+        seconds=0.0,
+        holes=holes,
+        proved_by=EXPIRY,
+        proved_at=datetime.now(UTC),
+        made_from=None,
+        confirmed_by=None,
+        figures=None,
         table_id=table_id,
     )
 

@@ -23,7 +23,7 @@ from deltalake.exceptions import CommitFailedError
 
 from platform_assets.engines.merging.engine import MergeEngine
 from platform_assets.lake import contents, holdings
-from platform_assets.lake.location import Folder
+from platform_assets.lake.location import Folder, window_folders
 from platform_assets.lake.vacuum import Vacuumed, vacuum
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import DEFAULT_FILE_SIZE, TopicDeclaration
@@ -64,7 +64,10 @@ class TableUpkeep:
         """Return the upkeep of a table with the settings of its topic's declaration, if it has one; `options` win."""
         declared: dict[str, Any] = {}
         if declaration is not None:
-            declared = {"target": declaration.target_file_size, "cluster_by": declaration.cluster_by(table)}
+            declared = {
+                "target": declaration.target_file_size,
+                "cluster_by": declaration.cluster_by(table),
+            }
         return cls(table, ledger, **{**declared, **options})
 
     @property
@@ -88,6 +91,7 @@ class TableUpkeep:
         before = recall(self.ledger.lake, self.table)
         plan = self.plan(now)
         if plan is None:
+            self._delete_expired()
             return None
         self._keep_bounds()
         merged = list[MergedFiles]()
@@ -125,6 +129,20 @@ class TableUpkeep:
         )
         remember(self.ledger.lake, self.table, found)
         return found
+
+    def _delete_expired(self) -> None:
+        """Delete old files of windows that were removed from a partitioned table by age, after the table's retention.
+
+        Such a window has no rows, so nothing of it has to be proved. Files of other windows stay.
+        """
+        expired = [key for key, receipt in self.ledger.receipts(self.table).items() if receipt.is_expired]
+        if not expired:
+            return
+        below = frozenset(folder for key in expired for folder in window_folders(key))
+        deleted = vacuum(self.table, self._folder, below=below)
+        _log.info(
+            "%s: deleted %d old files of expired windows, with %d bytes", self.table, len(deleted.files), deleted.bytes
+        )
 
     def _unproved(self) -> tuple[str, ...]:
         """Return the windows for which nothing proves that the newest version contains the rows of the receipt.

@@ -40,10 +40,11 @@ from platform_assets.windows.load.replacing import Loaded
 from platform_assets.windows.replay import comparing
 from platform_assets.windows.replay.comparing import WindowComparison
 
-Deed = Literal["empty", "load", "refuse", "compare", "keep"]
+Deed = Literal["empty", "load", "refuse", "compare", "keep", "expired"]
 """Effect of loading the window in place. empty: the window has no offsets; load: it was never loaded; refuse: it was
 never loaded, and Kafka no longer has some of its offsets; compare: it is read again; keep: Kafka no longer has all of
-its rows, so the rows in the table are proved by their digests."""
+its rows, so the rows in the table are proved by their digests; expired: its rows were removed because the window is past the
+topic's `keep`, and are loaded again only once that was lengthened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ class PlannedWindow:
             return "empty"
         if self.receipt is None or self.receipt.kind == "empty":
             return "refuse" if self._lacks({p: (r,) for p, r in self.sealed.ranges.items()}) else "load"
+        if self.receipt.is_expired:
+            return "expired"
         spans = {
             p: (OffsetRange.closed(part.first_offset, part.last_offset),)
             for p, part in self.receipt.partitions.items()
@@ -331,6 +334,10 @@ class Replay:
         """Compare the window in both tables, or report why it cannot be compared."""
         if isinstance(outcome, PlatformError):
             return WindowComparison(sealed.key, (), {}, 0, f"it could not be loaded: {outcome}")
+        table = self.live.declaration.raw_table
+        known = self.live.ledger.receipts(table, [sealed.key]).get(sealed.key)
+        if known is not None and known.is_expired:
+            return WindowComparison(sealed.key, (), {}, 0, f"it has expired: {table} has no rows to compare it with")
         return comparing.compare(sealed, self.live.ledger, self.fresh.ledger)
 
     def _take_over_losses(self, keys: Sequence[str]) -> None:

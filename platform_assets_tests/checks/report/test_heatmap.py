@@ -25,7 +25,7 @@ from platform_assets.checks.report.heatmap import (
 from platform_assets.cli.audit_table import STYLES
 from platform_assets.kafka.evidence.partition import OFFSET_KINDS
 from platform_assets.lake.holdings import WindowFiles
-from platform_assets.ledger.entries import Hole
+from platform_assets.ledger.entries import EXPIRED, Hole
 from platform_assets_tests.support.tables import facts, finding, key
 
 C, F, W = State.COMPLETE, State.FAILING, State.WAITING
@@ -77,6 +77,7 @@ def test_every_kind_but_two_fails_those_of_tomorrow_too() -> None:
         ({"accepted loss": 1, "aborted records": 1}, State.ACCEPTED),
         ({"erased": 1, "compacted away": 1}, State.ERASED),
         ({"erased": 1, "accepted loss": 1}, State.ACCEPTED),
+        ({"erased": 1, "commit markers": 1, "expired": 3}, State.EXPIRED),
         ({"kind of tomorrow": 1}, State.FAILING),
         (None, State.OPEN),
     ],
@@ -88,7 +89,7 @@ def test_holes_are_shown_by_their_gravest_kind(holes: dict[str, int] | None, sta
 
 
 def test_every_explained_kind_of_hole_has_a_state() -> None:
-    for kind in {*OFFSET_KINDS, *get_args(Hole)} - {"records", "unexplained"}:
+    for kind in {*OFFSET_KINDS, *get_args(Hole), EXPIRED} - {"records", "unexplained"}:
         heatmap = heatmap_of(facts(1, holes={(0, 0): {kind.replace("_", " "): 1}}))
         assert heatmap.rows[0].cells[0] not in (F, C), kind
 

@@ -1,0 +1,92 @@
+"""Retention by age in words: for the command, the job's log and `status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from platform_assets.windows.maintain.expiry_reasons import (
+    BLOCKED,
+    DAMAGED,
+    DAMAGED_DEAD,
+    DAMAGED_DECODED,
+    ERASING,
+    OPEN,
+    OPEN_DERIVED,
+    PARKED,
+    RETURNED,
+    UNDECODED,
+    UNKNOWN,
+)
+from platform_assets.windows.maintain.last_expiry import LastExpiry
+from platform_assets.windows.maintain.upkeep_text import counted
+
+_DECODE_AGAIN: Final = (
+    "Decode it again with `platform-assets load decoded/{topic} {key}`; if the YAML no longer has `decode:`, move the tables "
+    "decoded/{topic} and dead_letters/{topic} away"
+)
+_REMEDIES: Final = {
+    DAMAGED: "Repair it with `platform-assets load raw/{topic} {key}`",
+    DAMAGED_DECODED: _DECODE_AGAIN,
+    DAMAGED_DEAD: _DECODE_AGAIN,
+    OPEN_DERIVED: _DECODE_AGAIN,
+    RETURNED: "Delete the rows of this window from the topic's tables with the program that brought them back, such as Spark",
+    OPEN: "Load it again with `platform-assets load raw/{topic} {key}`, and see the check every_offset_accounted_for",
+    UNKNOWN: 'Accept the loss with `platform-assets accept-loss raw/{topic} {key} --reason "…"`, then run '
+    "`platform-assets audit raw/{topic}`",
+    UNDECODED: "Decode it with `platform-assets load decoded/{topic} {key}`",
+    ERASING: "Complete the erasure with `platform-assets erase raw/{topic}`",
+    BLOCKED: "Run `platform-assets audit raw/{topic}`, and load the windows whose files it names as lost. If it names none, "
+    "rewrite the table's files, for example with OPTIMIZE",
+    PARKED: "Run `platform-assets unpark decoded/{topic} {key}` once it can be decoded",
+}
+
+
+def text(done: LastExpiry) -> str:
+    """Return what a run has removed, or what will be."""
+    waiting = f"{counted(done.waiting, 'window')} with {counted(done.waiting_rows, 'row')}"
+    if not done.is_due:
+        first = f"removes nothing before {done.since[:16].replace('T', ' ')} UTC"
+        return f"keep {done.keep}: {first}" + (f"; {waiting} are older and will go then" if done.waiting else "")
+    removed = (
+        f"removed {counted(done.windows, 'window')} from {done.first} to {done.last}, with {counted(done.rows, 'row')}"
+        if done.windows
+        else "removed no window"
+    )
+    left = f"; {waiting} are left for later runs" if done.waiting else ""
+    return f"keep {done.keep}: {removed}{left}{_aged_text(done)}"
+
+
+def plan_text(done: LastExpiry) -> str:
+    """Return what a run would remove."""
+    if not done.is_due:
+        return text(done)
+    some = f"{counted(done.waiting, 'window')} with {counted(done.waiting_rows, 'row')}"
+    return (
+        f"keep {done.keep}: "
+        + (f"would remove {some}" if done.waiting else "would remove no window")
+        + _aged_text(done)
+    )
+
+
+def _aged_text(done: LastExpiry) -> str:
+    """Return a text if windows age more slowly than the clock."""
+    if done.aged is None or datetime.fromisoformat(done.at) - datetime.fromisoformat(done.aged) < timedelta(days=1):
+        return ""
+    return f"; windows age only up to the topic's newest window boundary, {done.aged[:16].replace('T', ' ')} UTC"
+
+
+def held_texts(topic: str, held: Mapping[str, str], more: Mapping[str, int]) -> Iterator[str]:
+    """Yield which windows are past `keep` and stay, why, and what to do; `more` are the numbers of windows that are not in
+    `held`, by reason."""
+    for reason in sorted(set(held.values())):
+        keys = sorted(key for key, why in held.items() if why == reason)
+        others = len(keys[3:]) + more.get(reason, 0)
+        some = ", ".join(keys[:3]) + (f" and {others:,} more" if others else "")
+        are, were, it = ("are", "were", "them") if len(keys) + others > 1 else ("is", "was", "it")
+        remedy = _REMEDIES[reason].format(topic=topic, key=keys[0])
+        yield (
+            f"{some} of topic {topic} {are} past keep and {were} not removed: {reason}. {remedy}; the next upkeep then "
+            f"removes {it}."
+        )
