@@ -84,7 +84,9 @@ def judge_without_log(
     by_partition = {p: common(accepted.get(p, ()), subtract([r], held.get(p, ()))) for p, r in receipt.ranges.items()}
     lost = sum(size_of(parts) for parts in by_partition.values())
     if receipt.rows + lost != receipt.ranges.size:
-        text = f"{counted(receipt.missing - lost, 'offset')} without a row belong to an earlier log that the topic no longer has"
+        number = receipt.missing - lost
+        verb = "belongs" if number == 1 else "belong"
+        text = f"{counted(number, 'offset')} without a row {verb} to an earlier log that the topic no longer has"
         remedy = (
             "The cause can no longer be determined. To record these offsets as a known loss, run `platform-assets "
             f'accept-loss {receipt.table} {receipt.window.key} --reason "…"`.'

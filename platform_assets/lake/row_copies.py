@@ -39,6 +39,8 @@ _STATISTICS: Final = ["kafka_partition", "kafka_offset", "kafka_timestamp", parq
 _NOTHING: Final = Measured.of_nothing()
 _CODEC: Final = "zstd"
 _DELTAS: Final = "DELTA_BINARY_PACKED"
+_TELLING_BYTES: Final = 16 << 10
+"""Number of bytes of a column chunk from which its codec shows whether the column can be compressed."""
 _ROW_GROUP_BYTES: Final = 8 << 20
 """Number of bytes of columns that are collected before they are written, which limits the memory."""
 _SEPARATED_BYTES: Final = 64 << 20
@@ -105,10 +107,13 @@ def merged(
     before: Digests = {}
     written = _Copy(table, below, ids_of(schema))
     try:
+        # The smallest chunks say little about a column: a single row does not shrink.
+        largest = max(sources, key=lambda source: source.bytes)
+        with failures.reading_files(table, ""), table.open(unquote(largest.path)) as opened:
+            written.like = parquet.opened(opened).metadata
         for source in sources:
             with failures.reading_files(table, ""), table.open(unquote(source.path)) as opened:
                 file = parquet.opened(opened)
-                written.like = written.like or file.metadata
                 for read in parquet.blocks(file, _BLOCK_ROWS):
                     block = _with_window(read, source)
                     measure_into(before, block, measure)
@@ -409,12 +414,23 @@ def _encodings(schema: pa.Schema, like: pq.FileMetaData | None) -> dict[str, Any
     chunks = {c.path_in_schema: c for c in map(group.column, range(group.num_columns))}
     plain = {path for path, chunk in chunks.items() if chunk.compression == "UNCOMPRESSED"}
     plain = set() if len(plain) == len(chunks) else plain
-    paths = [path for field in schema for path, _ in parquet.leaves(field.name, field.type)]
+    types = dict(leaf for field in schema for leaf in parquet.leaves(field.name, field.type))
+    paths = list(types)
     dictionaries = [path for path in paths if path not in chunks or chunks[path].has_dictionary_page]
     return {
-        "compression": {path: "none" if path in plain else _CODEC for path in paths},
+        "compression": {
+            path: "none" if path in plain and chunks[path].total_compressed_size >= _TELLING_BYTES else _CODEC
+            for path in paths
+        },
         "use_dictionary": dictionaries,
         "column_encoding": {
-            path: _DELTAS for path in paths if path not in dictionaries and _DELTAS in chunks[path].encodings
+            path: _DELTAS
+            for path in paths
+            if path not in dictionaries and _DELTAS in chunks[path].encodings and _can_be_deltas(types[path])
         },
     }
+
+
+def _can_be_deltas(kind: pa.DataType) -> bool:
+    # A stranger's decimals may be encoded integers. pyarrow writes decimals as bytes, without that encoding.
+    return bool(pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind))

@@ -256,7 +256,7 @@ def problems(
         )
     elif pending is not None and now - pending > late and held_back is None and not _ticks(declaration, sensor, now):
         yield (
-            f"the window boundary at {_iso(pending)} has not been sealed, because the sensor is not ticking. "
+            f"the window that ends at {_iso(pending)} has not been sealed, because the sensor is not ticking. "
             f"Check that Dagster's daemon is running (`platform-assets up`), and that `platform-assets check` "
             f"finds no mistakes, because nothing is loaded until all are fixed"
         )

@@ -507,7 +507,7 @@ def test_a_daemon_that_is_gone_shows_in_the_windows_that_nobody_seals(
         loaded(tmp_path, window)
     assert seen(tmp_path, instance, edge(2) + timedelta(minutes=1)).problems == ()
     (problem,) = seen(tmp_path, instance, edge(2) + timedelta(minutes=3)).problems
-    assert "the window boundary at 2026-01-01T02:00:00+00:00 has not been sealed" in problem
+    assert "the window that ends at 2026-01-01T02:00:00+00:00 has not been sealed" in problem
 
 
 def test_each_problem_is_printed_below_the_table(tmp_path: Path, instance: dg.DagsterInstance) -> None:

@@ -80,7 +80,10 @@ def _confirmed(confirmed: Confirmed) -> str:
         f"; {counted(n, 'window')} confirmed by the {other_engine} engine after a load by the {engine} engine"
         for (other_engine, engine), n in sorted(pairs.items())
     )
-    return text + "".join(f"; no further windows confirmed: {reason.rstrip('.')}" for reason in confirmed.not_read[:1])
+    return text + "".join(
+        f"; no {'further ' if pairs else ''}windows confirmed: {reason.rstrip('.')}"
+        for reason in confirmed.not_read[:1]
+    )
 
 
 def _compared(compared: Compared) -> str:
@@ -89,7 +92,9 @@ def _compared(compared: Compared) -> str:
         if compared.rows
         else ""
     )
-    return text + "".join(f"; no further rows compared: {reason.rstrip('.')}" for reason in compared.not_read[:1])
+    return text + "".join(
+        f"; no {'further ' if text else ''}rows compared: {reason.rstrip('.')}" for reason in compared.not_read[:1]
+    )
 
 
 def evaluate_without_reading(e: Evaluation) -> CheckResult | None:

@@ -269,7 +269,7 @@ class Connection:
         if error or lacking:
             raise BrokerRefusedError(
                 f"negotiating protocol versions with {self._name}",
-                f"the broker does not support the required version of {lacking or 'ApiVersions'}; "
+                f"the broker does not support the required version of {', '.join(lacking) or 'ApiVersions'}; "
                 "reading evidence needs Kafka 3.1 or later",
             )
 

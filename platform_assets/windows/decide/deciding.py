@@ -215,13 +215,7 @@ class Deciding:
             self.report(f"replays/{name}: may still hold records of an earlier erasure")
         if unfinished:
             self.report(f"{table}: {len(unfinished):,} windows still hold records of an earlier erasure")
-        without_raw_row = erasure.without_raw_row()
-        for derived, ranges in without_raw_row.items():
-            number = sum(size_of(parts) for of_window in ranges.values() for parts in of_window.values())
-            self.report(
-                f"{derived}: {number:,} rows in {len(ranges):,} windows ({_few(list(ranges))}) have raw rows that are lost for "
-                "good. Their keys cannot be compared, so they are erased too"
-            )
+        without_raw_row = self._without_raw_row(erasure)
         damaged = erasure.damaged(not_read.windows) if keys else []
         if damaged:
             self.report(
@@ -287,6 +281,8 @@ class Deciding:
         else:
             self.report(
                 f"erased; {done.windows:,} windows no longer hold any of the records, and no later load restores these records"
+                if done.windows
+                else "erased; no later load restores these rows"
             )
         if keeps_versions:
             self.report(
@@ -294,6 +290,17 @@ class Deciding:
                 "deleted these versions"
             )
         return {**found, "done": done.to_fields(), "past_versions": keeps_versions}
+
+    def _without_raw_row(self, erasure: Erasure) -> dict[TableRef, dict[str, Ranges]]:
+        """Return the derived rows that have no raw row, after a report of their number."""
+        found = erasure.without_raw_row()
+        for derived, ranges in found.items():
+            number = sum(size_of(parts) for of_window in ranges.values() for parts in of_window.values())
+            self.report(
+                f"{derived}: {number:,} rows in {len(ranges):,} windows ({_few(list(ranges))}) were made from raw rows that "
+                "are lost for good. Without a raw row, no key can be compared, so these rows are erased too"
+            )
+        return found
 
     def _report_selected(self, selected: Sequence[Selected]) -> None:
         for each in selected:
@@ -311,6 +318,7 @@ class Deciding:
         if keeps_versions and not past_versions_expire:
             raise PastVersionsKeptError(str(self.ledger.lake))
         table, erasure = self.declaration.raw_table, Erasure(self.declaration, self.ledger)
+        self._without_raw_row(erasure)
         self.confirm(
             f"Erase from {table}, now and in later loads, the records with the keys that were erased from topic {other}?"
         )

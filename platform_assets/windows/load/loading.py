@@ -334,7 +334,11 @@ class Loader:
                 raise cause
             return Loaded(intact, "kept")
         gone = str(cause) if expired is None else f"it no longer holds {ranges_text(expired)}"
-        kafka = f"cannot be used: {cause}" if expired is None else f"no longer holds {ranges_text(expired)}"
+        kafka = (
+            f"cannot be used: {str(cause).rstrip('.')}"
+            if expired is None
+            else f"no longer holds {ranges_text(expired)}"
+        )
         return self.replacer.restore(commit, receipt, metadata, gone, kafka=kafka)
 
     def decided(self) -> int | None:
