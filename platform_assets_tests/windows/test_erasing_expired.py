@@ -14,6 +14,7 @@ from platform_assets.errors import ErasureUnfinishedError, UnreadableFilesLeftEr
 from platform_assets.lake import holdings
 from platform_assets.lake.location import SHARED, shared_folder
 from platform_assets.lake.vacuum import vacuum as vacuumed
+from platform_assets.ledger import decisions
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.windows.decide.deciding import Deciding
 from platform_assets.windows.erase import expired_files
@@ -192,6 +193,22 @@ def test_adopted_rules_reach_records_of_expired_windows_on_disk(topic: MadeTopic
     deciding(topic).adoption("origin")
     for number in range(3):
         assert found_in(topic.root, b"v-%d-1-1" % number) == []
+
+
+def test_adopted_rules_are_one_decision_whatever_the_number_of_files(layout: str, tmp_path: Path) -> None:
+    topic = MadeTopic(tmp_path / "lake")
+    topic.declaration = replace(topic.declaration, records_per_file=1)
+    for sealed in topic.seal([{0: [(b"k1", b"a"), (b"k1", b"b"), (b"k2", b"c")]}, {0: [(b"k1", b"d")]}]):
+        topic.fill([sealed])
+    other = MadeTopic(topic.root, topic="origin")
+    other.fill(other.seal([{0: [(b"k1", b"w")]}]))
+    erase(other, b"k1")
+    deciding(topic).adoption("origin")
+    made = decisions.decisions(topic.lake, topic.topic, ("erase",))
+    first, second = keys(topic)
+    assert [each.windows for each in made] == [(), (first, second)]
+    assert made[1].details["offsets"] == {first: [[0, 0, 2]], second: [[0, 3, 4]]}
+    assert {o for _, _, o in held(topic)} == {2}
 
 
 def test_records_are_found_although_upkeep_removes_their_windows_meanwhile(

@@ -8,8 +8,10 @@ from platform_assets.errors import ConfigurationError, FilesLostError
 from platform_assets.lake import load_log
 from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Author, Decision
+from platform_assets.model.offsets import merge_named
 from platform_assets.windows.erase import erased_keys, searching
 from platform_assets.windows.erase.erasing import WindowEraser
+from platform_assets.windows.erase.erasure_ranges import triples
 from platform_assets.windows.erase.outcome import Selected
 from platform_assets.windows.erase.searching import Unread
 
@@ -49,6 +51,7 @@ def adopt(erasure: Erasure, other: str, author: Author, unread: Unread) -> int:
         return len(new)
     rules, windows = erasure_rules.of(ledger, topic), {w.key: w for w in ledger.windows(topic)}
     newest, expired = searching.files_of(ledger, table)
+    hits: dict[str, list[list[int]]] = {}
     for path, held in {**newest, **expired}.items():
         named = [windows[key] for key in held if key in windows]
         try:
@@ -58,5 +61,10 @@ def adopt(erasure: Erasure, other: str, author: Author, unread: Unread) -> int:
                 raise
             unread.files[path] = held
         else:
-            erasure.record([Selected(window, ranges, True) for window, ranges in found if ranges], author)
+            for window, ranges in found:
+                if ranges:
+                    hits.setdefault(window.key, []).extend(triples(ranges))
+    # One decision, however many files there are: each later load reads all of them.
+    selected = [Selected(windows[key], merge_named(parts), True) for key, parts in sorted(hits.items())]
+    erasure.record(selected, author)
     return len(new)
