@@ -165,9 +165,10 @@ def _upkeeps(
     from platform_assets.engines.choice import merge_engine
     from platform_assets.engines.merging.engine import MergeEngine
     from platform_assets.errors import ConfigurationError
+    from platform_assets.windows.maintain import keeping
     from platform_assets.windows.maintain.upkeep import TableUpkeep
 
-    engine = MergeEngine()
+    engine, removed = MergeEngine(), functools.cache(functools.partial(keeping.topics_with_removals, ledger))
     if environment.has_spark:
         engine = merge_engine(ledger.lake, functools.cache(environment.spark), environment.spark_remote())
     known = declarations()
@@ -180,4 +181,4 @@ def _upkeeps(
                 raise ConfigurationError(
                     f"{table} has no files yet, because nothing has been loaded into it: see `platform-assets status`"
                 )
-    return [TableUpkeep.of(table, ledger, topic, engine=engine, **options) for topic, table in named]
+    return [TableUpkeep.of(table, ledger, topic, engine=engine, removed=removed, **options) for topic, table in named]

@@ -5,14 +5,19 @@ Loads that died leave files to which no version refers, and replaced windows lea
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Final
 
 from deltalake.exceptions import DeltaError
 
 from platform_assets.errors import ConfigurationError
+from platform_assets.lake import expiring
 from platform_assets.lake.location import Folder
 from platform_assets.model.tables import TableRef
+
+_PORTION: Final = 1_000
+"""Files that are deleted at most before the table is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +36,16 @@ def vacuum(
     *,
     retain_hours: int | None = None,
     dry_run: bool = False,
-    below: Collection[str] | None = None,
+    below: Callable[[], Collection[str]] | None = None,
 ) -> Vacuumed:
     """Delete files to which the newest version does not refer and that are older than `retain_hours`, by default the
     table's retention.
 
     The table's retention is its property `delta.deletedFileRetentionDuration`, or a week if the property is not set.
     Older versions can then no longer be read, and cannot be used to restore a window. This lists the whole folder,
-    because no log contains files to which no version has ever referred. With `below`, only files in these folders of the
-    table are deleted. Raises ConfigurationError if `retain_hours` is
-    less than the table's retention, because loads and readers may need files for that long.
+    because no log contains files to which no version has ever referred. With `below`, only files in the folders of
+    the table that it returns are deleted. Raises ConfigurationError if `retain_hours` is less than the table's
+    retention, because loads and readers may need files for that long.
     """
     with folder.writing():
         delta = folder.delta()
@@ -54,11 +59,40 @@ def vacuum(
                 "table's retention (its property delta.deletedFileRetentionDuration)."
             ) from e
         # On an object store, delta-rs treats directory markers as files, and deletes none of them.
-        meant = found if below is None else [path for path in found if path.partition("/")[0] in below]
-        sizes = {path: size for path in meant if (size := folder.size(path)) is not None}
-        if sizes and not dry_run and below is not None:
-            folder.erase(sizes)
-        elif sizes and not dry_run:
+        if below is not None:
+            sizes = _deleted(folder, found, below, dry_run=dry_run)
+            return Vacuumed(table, tuple(sorted(sizes)), sum(sizes.values()))
+        sizes = _sizes(folder, found)
+        if sizes and not dry_run:
             deleted = set(delta.vacuum(retain_hours, dry_run=False, full=True))
             sizes = {path: size for path, size in sizes.items() if path in deleted}
     return Vacuumed(table, tuple(sorted(sizes)), sum(sizes.values()))
+
+
+def _deleted(
+    folder: Folder, found: Collection[str], below: Callable[[], Collection[str]], *, dry_run: bool
+) -> dict[str, int]:
+    """Delete those of the files `found` that are in the folders `below`; return the sizes of the deleted files.
+
+    A restore may have named some of them again since they were listed, so each portion is deleted right after a look at
+    these folders and at the files of the newest version.
+    """
+    wanted, done = set(below()), dict[str, int]()
+    meant = [path for path in found if _top(path) in wanted]
+    for start in range(0, len(meant), _PORTION):
+        sizes = _sizes(folder, meant[start : start + _PORTION])
+        if sizes and not dry_run:
+            left = set(below())
+            named = expiring.named(folder)
+            sizes = {path: size for path, size in sizes.items() if _top(path) in left and path not in named}
+            folder.erase(sizes)
+        done |= sizes
+    return done
+
+
+def _top(path: str) -> str:
+    return path.partition("/")[0]
+
+
+def _sizes(folder: Folder, paths: Collection[str]) -> dict[str, int]:
+    return {path: size for path in paths if (size := folder.size(path)) is not None}

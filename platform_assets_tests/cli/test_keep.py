@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from platform_assets.engines.merging.engine import MergeEngine
+from platform_assets.errors import ConfigurationError
 from platform_assets.lake.location import Lake
 from platform_assets.ledger import decisions
 from platform_assets.ledger.store import Ledger
@@ -121,6 +122,26 @@ def test_topics_that_never_had_keep_cost_one_look_at_the_decisions(
     monkeypatch.setattr(last_expiry, "recall", _raise)
     assert list(keeping.of_topics(declared, ledger, datetime.now(UTC))) == []
     assert len(looked) == 1
+
+
+def test_unreadable_decisions_are_reported_once_and_stop_no_other_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(Lake.at(tmp_path / "lake"))
+    declared = [TopicDeclaration(f"t{n}", "0 * * * *", datetime(2026, 1, 1, tzinfo=UTC)) for n in range(3)]
+    declared.append(replace(declared[0], topic="kept", keep=Keep(1)))
+    unreadable, look = ConfigurationError("unreadable"), decisions.decisions
+
+    def read(lake: Lake, topic: str | None, kinds: Any) -> Any:
+        if topic is None:
+            raise unreadable
+        return look(lake, topic, kinds)
+
+    monkeypatch.setattr(decisions, "decisions", read)
+    found = [(each.topic, done) for each, done in keeping.of_topics(declared, ledger, datetime.now(UTC))]
+    assert found[0] == ("t0", unreadable)
+    assert [topic for topic, _ in found] == ["t0", "kept"]
+    assert isinstance(found[1][1], last_expiry.LastExpiry)
 
 
 def test_each_reason_is_named_with_its_first_windows_and_their_number() -> None:

@@ -2,6 +2,7 @@
 table's page."""
 
 # No postponed annotations here: Dagster reads those of the functions below.
+import functools
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -78,6 +79,7 @@ def definitions(declarations: Declarations = dict) -> dg.Definitions:
         topics = (known[name].topic for name in names if known[name].kind == "raw")
         keeps = [declared[topic] for topic in topics if topic in declared]
         failed += _keep(context, keeps, ledger, dry_run=config.dry_run)
+        removed = functools.cache(functools.partial(keeping.topics_with_removals, ledger))
         for name in names:
             table = known[name]
             upkeep = TableUpkeep.of(
@@ -87,6 +89,7 @@ def definitions(declarations: Declarations = dict) -> dg.Definitions:
                 engine=engine,
                 quiet=timedelta(hours=config.quiet_hours),
                 budget=config.budget_bytes,
+                removed=removed,
             )
             try:
                 if not _upkeep(context, upkeep, dry_run=config.dry_run):

@@ -25,9 +25,12 @@ def of_topics(
     An error of one topic is yielded, and stops neither the other topics nor what else upkeep does.
     """
     declared = list(declarations)
-    had = set[str]()
-    if not dry_run and any(each.keep is None for each in declared):
-        had = {each.topic for each in decisions.decisions(ledger.lake, None, ("keep",))}
+    without = [each for each in declared if each.keep is None and not dry_run]
+    had = _with_notice(ledger) if without else frozenset[str]()
+    if isinstance(had, PlatformError):
+        # Once: the error is the same for all of them.
+        yield without[0], had
+        had = frozenset[str]()
     for each in declared:
         if each.keep is None and each.topic not in had:
             continue
@@ -40,6 +43,18 @@ def of_topics(
         else:
             if done is not None:
                 yield each, done
+
+
+def _with_notice(ledger: Ledger) -> frozenset[str] | PlatformError:
+    try:
+        return frozenset(each.topic for each in decisions.decisions(ledger.lake, None, ("keep",)))
+    except PlatformError as e:
+        return e
+
+
+def topics_with_removals(ledger: Ledger) -> frozenset[str]:
+    """Return the topics of which windows may have been removed because they were past `keep`."""
+    return frozenset(each.topic for each in decisions.decisions(ledger.lake, None, ("expire",)))
 
 
 def of_topic(

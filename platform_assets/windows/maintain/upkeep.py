@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 
@@ -25,12 +26,14 @@ from platform_assets.engines.merging.engine import MergeEngine
 from platform_assets.lake import contents, holdings
 from platform_assets.lake.location import Folder, window_folders
 from platform_assets.lake.vacuum import Vacuumed, vacuum
+from platform_assets.ledger.entries import EXPIRED
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import DEFAULT_FILE_SIZE, TopicDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 from platform_assets.windows import proved_files
+from platform_assets.windows.maintain import keeping
 from platform_assets.windows.maintain.last_upkeep import MOST_DAMAGED, LastUpkeep, recall, remember
 from platform_assets.windows.maintain.merging import BUDGET_BYTES, MergedFiles, Plan, Upkeep
 
@@ -58,6 +61,8 @@ class TableUpkeep:
     cluster_by: tuple[str, ...] = ()
     quiet: timedelta = QUIET
     budget: int = BUDGET_BYTES
+    removed: Callable[[], Collection[str]] | None = None
+    """Returns the topics of which windows were removed by age, if the caller reads them for many tables at once."""
 
     @classmethod
     def of(cls, table: TableRef, ledger: Ledger, declaration: TopicDeclaration | None, **options: Any) -> TableUpkeep:
@@ -135,14 +140,19 @@ class TableUpkeep:
 
         Such a window has no rows, so nothing of it has to be proved. Files of other windows stay.
         """
-        expired = [key for key, receipt in self.ledger.receipts(self.table).items() if receipt.is_expired]
-        if not expired:
+        removed = keeping.topics_with_removals(self.ledger) if self.removed is None else self.removed()
+        if self.table.topic not in removed or not self._expired_folders():
             return
-        below = frozenset(folder for key in expired for folder in window_folders(key))
-        deleted = vacuum(self.table, self._folder, below=below)
+        deleted = vacuum(self.table, self._folder, below=self._expired_folders)
         _log.info(
             "%s: deleted %d old files of expired windows, with %d bytes", self.table, len(deleted.files), deleted.bytes
         )
+
+    def _expired_folders(self) -> frozenset[str]:
+        """Return the folders of windows whose newest receipt says that their rows were removed."""
+        kinds = self.ledger.commit_rows(self.table, columns=["kind"])
+        expired = kinds.filter(pc.field("kind") == EXPIRED)["window"].to_pylist()
+        return frozenset(folder for key in set(expired) for folder in window_folders(key))
 
     def _unproved(self) -> tuple[str, ...]:
         """Return the windows for which nothing proves that the newest version contains the rows of the receipt.
