@@ -22,6 +22,7 @@ _IN_PLACE: Final[Mapping[Deed, str]] = {
     "load": "will be loaded for the first time",
     "refuse": "will be refused until the loss is accepted",
     "expired": "will be refused, because it is past `keep`",
+    "return": "has expired; will be loaded again, or restored from a past version of the table",
     "compare": "will be read again, and either proved equal or repaired",
     "keep": "will be kept if its rows match its receipt",
 }

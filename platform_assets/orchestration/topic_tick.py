@@ -188,6 +188,8 @@ class TopicTick:
             return {}
         left = unloaded.find(self.ledger, d.decoded_table, newest)
         undecoded = {key: window for key, window in left.windows.items() if key not in unloaded_raw.windows}
+        if not undecoded or (d.keep is None and not decisions.decisions(self.ledger.lake, d.topic, ("expire",))):
+            return undecoded
         expired = record_undecoded(self.ledger, d, undecoded)
         return {key: window for key, window in undecoded.items() if key not in expired}
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import polars as pl
 import pyarrow as pa
@@ -30,12 +30,14 @@ from platform_assets.kafka.evidence.gathering import Evidence
 from platform_assets.kafka.evidence.partition import OffsetListing, PartitionEvidence
 from platform_assets.lake import delta_log, expiring, flat, holdings, load_log
 from platform_assets.lake.delta_log import DataFile
+from platform_assets.lake.location import window_folders
 from platform_assets.lake.vacuum import vacuum as vacuumed
 from platform_assets.ledger import decisions, unloaded
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.model.keeping import GRACE, Keep, keep_of
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
+from platform_assets.orchestration import topic_tick
 from platform_assets.orchestration.decoded_status import stale_windows
 from platform_assets.orchestration.topic_tick import TopicTick
 from platform_assets.windows.decide.deciding import Deciding
@@ -197,6 +199,7 @@ def test_windows_age_only_up_to_the_newest_boundary(topic: MadeTopic) -> None:
     """So even if the clocks of this process and of the lake are both ahead, the newest windows stay."""
     real = topic.lake.root.time()
     topic.declaration = replace(topic.declaration, keep=Keep(1))
+    notice.record(topic.ledger, topic.topic, Keep(1), SEEN - DAY)
     done = Expiring(topic.declaration, topic.ledger, real).run(real)
     assert done is not None
     assert (done.is_due, done.done, dict(done.plan.windows)) == (True, (), {})
@@ -205,6 +208,37 @@ def test_windows_age_only_up_to_the_newest_boundary(topic: MadeTopic) -> None:
     assert held(topic) == sent(topic, keys(topic))
     text = expiry_text.plan_text(last_expiry.of_plan(done.plan, real))
     assert f"newest window boundary, {edge:%Y-%m-%d %H:%M} UTC" in text
+
+
+def test_the_week_of_notice_has_passed_only_once_a_boundary_shows_it(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a local disk, the clocks of the process and of the store are the same one, which may jump ahead."""
+    topic = made(tmp_path / "lake")
+    edge = samples.START + timedelta(hours=WINDOWS)
+    expiring, later = Expiring(topic.declaration, topic.ledger), edge + GRACE + DAY
+    for now in (edge, later, later + 2 * DAY):
+        monkeypatch.setattr(type(topic.lake.root), "time", lambda self, now=now: now)
+        done = expiring.run(now)
+        assert done is not None
+        assert (done.is_due, done.done) == (False, ())
+        text = expiry_text.text(last_expiry.of_run(done, now))
+    assert held(topic) == sent(topic, keys(topic))
+    assert f"removes nothing until the topic has a window boundary of {edge + GRACE:%Y-%m-%d %H:%M} UTC" in text
+    assert f"newest window boundary, {edge:%Y-%m-%d %H:%M} UTC" in text
+    assert len(run(topic, edge + GRACE).done) == WINDOWS
+
+
+def test_upkeep_that_runs_monthly_removes_windows_in_its_third_run(layout: str, tmp_path: Path) -> None:
+    topic = made(tmp_path / "lake", 3)
+    seen, month = None, 30 * DAY
+    found = list[int]()
+    for number in range(3):
+        done = replace(expiring_of(topic), seen=seen).run(SEEN + number * month)
+        assert done is not None
+        found.append(len(done.done))
+        seen = SEEN + number * month
+    assert found == [0, 0, 3]
 
 
 def test_a_boundary_later_than_the_clocks_shows_that_they_are_behind(
@@ -477,6 +511,8 @@ def test_expired_windows_are_neither_waiting_nor_planned_nor_accepted_as_lost(to
         assert not unloaded.find(topic.ledger, replace(topic.declaration.raw_table, kind=kind), newest).windows
     (planned,) = plan(loader, windows(topic)[:1])
     assert planned.deed == "expired"
+    lengthened = replace(loader, declaration=replace(topic.declaration, keep=Keep(9)))
+    assert plan(lengthened, windows(topic)[:1])[0].deed == "return"
     said: list[str] = []
     deciding_of(topic, cluster, said).loss(keys(topic)[0])
     assert any("expired" in text for text in said)
@@ -860,6 +896,50 @@ def test_upkeep_deletes_removed_files_of_partitioned_tables_after_their_retentio
     check_expired(topic, keys(topic)[:OLD])
 
 
+@pytest.mark.usefixtures("partitioned")
+def test_upkeep_does_not_delete_files_that_a_restore_names_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = few(tmp_path / "lake")
+    version = table(topic).version()
+    run(topic)
+    table(topic).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 hours"})
+    size, restored = type(topic.lake.root).size, list[int]()
+
+    def then(folder: Any, name: str) -> Any:
+        if not restored:
+            restored.append(1)
+            table(topic).restore(version)
+        return size(folder, name)
+
+    monkeypatch.setattr(type(topic.lake.root), "size", then)
+    assert TableUpkeep.of(topic.declaration.raw_table, topic.ledger, topic.declaration).run(NOW) is None
+    assert restored
+    assert held(topic) == sent(topic, keys(topic))
+
+
+@pytest.mark.usefixtures("partitioned")
+def test_files_of_windows_that_count_again_by_the_time_of_deletion_are_left(tmp_path: Path) -> None:
+    topic = few(tmp_path / "lake")
+    run(topic)
+    folder = topic.lake.table(topic.declaration.raw_table)
+    table(topic).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 hours"})
+    expired = [{below for key in some for below in window_folders(key)} for some in (keys(topic), keys(topic)[1:])]
+    vacuumed(topic.declaration.raw_table, folder, below=lambda: expired.pop(0))
+    assert expired == []
+    assert found_in(topic.root / "raw", b"v-0-1-1")
+    assert found_in(topic.root / "raw", b"v-1-1-1") == []
+
+
+@pytest.mark.usefixtures("partitioned")
+def test_upkeep_of_a_partitioned_table_without_removals_reads_no_receipts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = few(tmp_path / "lake")
+    monkeypatch.setattr(type(topic.ledger), "commit_rows", lambda *args, **options: _never())
+    assert TableUpkeep.of(topic.declaration.raw_table, topic.ledger, None).run(NOW) is None
+
+
 @pytest.mark.usefixtures("flat")
 def test_upkeep_deletes_old_files_although_windows_have_expired(tmp_path: Path) -> None:
     """Their receipts have no rows, so nothing of them has to be proved."""
@@ -982,6 +1062,16 @@ def test_windows_that_expired_before_the_topic_was_decoded_are_not_requested(lay
     assert loader.load(keys(topic)[0]).outcome == "healed"
     topic.decoder().decode(keys(topic)[0])
     check_expired(topic, keys(topic)[1:OLD])
+
+
+def test_ticks_of_topics_without_removals_read_no_receipts_of_undecoded_windows(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = made(tmp_path / "lake", 3, decode=False)
+    monkeypatch.setattr(topic_tick, "record_undecoded", lambda *args: _never())
+    newest, nothing = topic.ledger.newest_edges([topic.topic])[topic.topic], cast("Any", None)
+    tick = TopicTick(replace(topic.declaration, keep=None), nothing, topic.ledger, nothing, NOW, nothing)
+    assert list(tick._undecoded(newest, unloaded.Unloaded())) == keys(topic)
 
 
 def test_decoding_such_a_window_records_it_too(layout: str, tmp_path: Path) -> None:

@@ -2,11 +2,11 @@
 
 The order makes each prefix harmless. A new or changed `keep` is recorded, and nothing is removed for a week after that.
 Then a decision is recorded, and dead letters, decoded rows and raw rows are removed in this order, each table in one
-commit that is followed by its receipts. Whatever a run leaves undone, the next one plans again from tables and receipts; a
-commit whose receipts are missing is found in the table's log.
+commit, or several for many windows, each followed by its receipts. Whatever a run leaves undone, the next one plans
+again from tables and receipts; a commit whose receipts are missing is found in the table's log.
 
 A window is removed only while its rows are proved to be those that were loaded. It is left, and named, if it is
-damaged, not accounted for, not decoded as declared, parked, or has records that are to be erased. All of that is read after
+damaged, not accounted for, not completely decoded, parked, or has records that are to be erased. All of that is read after
 the table was opened, and the commit fails if anything was committed to the table since.
 """
 

@@ -37,8 +37,9 @@ _REMEDIES: Final = {
     "`platform-assets audit raw/{topic}`",
     UNDECODED: "Decode it with `platform-assets load decoded/{topic} {key}`",
     ERASING: "Complete the erasure with `platform-assets erase raw/{topic}`",
-    BLOCKED: "Run `platform-assets audit raw/{topic}`, and load the windows whose files it names as lost. If it names none, "
-    "rewrite the table's files, for example with OPTIMIZE",
+    BLOCKED: "Run `platform-assets audit raw/{topic}` and, if the topic is decoded, `platform-assets audit decoded/{topic}`, "
+    "and load the windows whose files they name as lost, for example with `platform-assets load decoded/{topic} {key}`. If "
+    "they name none, rewrite the files of these tables, for example with OPTIMIZE",
     PARKED: "Run `platform-assets unpark decoded/{topic} {key}` once it can be decoded",
 }
 
@@ -47,8 +48,14 @@ def text(done: LastExpiry) -> str:
     """Return what a run has removed, or what will be."""
     waiting = f"{counted(done.waiting, 'window')} with {counted(done.waiting_rows, 'row')}"
     if not done.is_due:
-        first = f"removes nothing before {done.since[:16].replace('T', ' ')} UTC"
-        return f"keep {done.keep}: {first}" + (f"; {waiting} are older and will go then" if done.waiting else "")
+        since, at = datetime.fromisoformat(done.since), datetime.fromisoformat(done.at)
+        if done.aged is not None and datetime.fromisoformat(done.aged) < since <= at:
+            return (
+                f"keep {done.keep}: removes nothing until the topic has a window boundary of {_minute(done.since)} UTC or "
+                f"later{_aged_text(done)}"
+            )
+        older = f"; {waiting} are older and will go then" if done.waiting else ""
+        return f"keep {done.keep}: removes nothing before {_minute(done.since)} UTC{older}{_aged_text(done)}"
     removed = (
         f"removed {counted(done.windows, 'window')} from {done.first} to {done.last}, with {counted(done.rows, 'row')}"
         if done.windows
@@ -74,7 +81,11 @@ def _aged_text(done: LastExpiry) -> str:
     """Return a text if windows age more slowly than the clock."""
     if done.aged is None or datetime.fromisoformat(done.at) - datetime.fromisoformat(done.aged) < timedelta(days=1):
         return ""
-    return f"; windows age only up to the topic's newest window boundary, {done.aged[:16].replace('T', ' ')} UTC"
+    return f"; windows age only up to the topic's newest window boundary, {_minute(done.aged)} UTC"
+
+
+def _minute(moment: str) -> str:
+    return moment[:16].replace("T", " ")
 
 
 def held_texts(topic: str, held: Mapping[str, str], more: Mapping[str, int]) -> Iterator[str]:

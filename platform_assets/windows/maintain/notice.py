@@ -2,8 +2,9 @@
 
 A clock that is ahead would make every window old, and one that is behind would let the week of notice pass at once. So
 nothing is removed while the clocks of this process and of the lake's store disagree, or while the ledger has a window
-boundary later than both: boundaries are cut only once their time has passed on two machines. Windows age only up to the
-topic's newest boundary, so a topic without new boundaries keeps its rows.
+boundary later than both: boundaries are cut only once their time has passed on two machines. On a local disk both
+clocks are the same one, so the week has passed only once the topic has a boundary at its end or later. Windows age only
+up to the topic's newest boundary. So a topic without new boundaries keeps its rows.
 
 The newest notice is the one with the highest number, whatever the clocks said when the notices were recorded.
 """
@@ -24,10 +25,12 @@ from platform_assets.model.keeping import GRACE, Keep
 TOLERANCE: Final = timedelta(hours=1)
 """Largest accepted difference of two clocks: windows expire a day at a time."""
 UNSEEN: Final = timedelta(days=14)
-"""Time without an upkeep that sees the value, after which it needs new notice."""
+"""Time without an upkeep that sees the value, after which it needs new notice, once: then upkeep runs rarely."""
 AUTHOR: Final = "upkeep"
 BOUNDARY: Final = "the topic's newest window boundary"
 _NUMBER: Final = "number"
+_AGAIN: Final = "again"
+"""Key in the details of a notice: True if an earlier one had the same value."""
 
 
 class ClocksDisagreeError(Retryable):
@@ -95,7 +98,7 @@ class Policy:
 
     def is_due(self, now: datetime) -> bool:
         """Return True if windows past it may be removed at `now`."""
-        return not self.is_new and self.since <= now
+        return not self.is_new and self.since <= min(now, self.aged)
 
     def is_past(self, end: datetime) -> bool:
         """Return True if a window that ended at `end` is past it."""
@@ -111,17 +114,23 @@ def policy(ledger: Ledger, topic: str, keep: Keep, times: Times, seen: datetime 
     if not known or noticed is None or noticed - times.now > TOLERANCE:
         return Policy(keep, since, True, times.aged)
     # Without a record, nothing shows that an upkeep has seen the value since the notice.
-    if times.now - max(noticed, seen or noticed) > UNSEEN:
+    is_again = any(each.details.get(_AGAIN) for each in newest)
+    if times.now - max(noticed, seen or noticed) > UNSEEN and not is_again:
         return Policy(keep, since, True, times.aged)
     return Policy(keep, noticed + GRACE, False, times.aged)
 
 
 def record(ledger: Ledger, topic: str, keep: Keep | None, now: datetime) -> None:
     """Record that a value, or that no value, is declared from `now` on."""
-    number = max((_number(each) for each in _newest(ledger, topic)), default=0) + 1
+    newest = _newest(ledger, topic)
+    number = max(map(_number, newest), default=0) + 1
     details: dict[str, Any] = {_NUMBER: number, "keep": None, "days": None}
     if keep is not None:
         details |= {"keep": str(keep), "days": keep.days}
+        is_again = {each.details.get("days") for each in newest} == {keep.days}
+        # A notice in the future was recorded by a wrong clock, so it was none.
+        if is_again and all(each.decided_at is not None and each.decided_at - now <= TOLERANCE for each in newest):
+            details[_AGAIN] = True
     decisions.record(ledger.lake, Decision(topic, "keep", (), AUTHOR, reason(keep), details, now))
 
 

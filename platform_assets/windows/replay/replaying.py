@@ -40,23 +40,24 @@ from platform_assets.windows.load.replacing import Loaded
 from platform_assets.windows.replay import comparing
 from platform_assets.windows.replay.comparing import WindowComparison
 
-Deed = Literal["empty", "load", "refuse", "compare", "keep", "expired"]
+Deed = Literal["empty", "load", "refuse", "compare", "keep", "expired", "return"]
 """Effect of loading the window in place. empty: the window has no offsets; load: it was never loaded; refuse: it was
 never loaded, and Kafka no longer has some of its offsets; compare: it is read again; keep: Kafka no longer has all of
 its rows, so the rows in the table are proved by their digests; expired: its rows were removed because the window is past the
-topic's `keep`, and are loaded again only once that was lengthened."""
+topic's `keep`, and are loaded again only once that was lengthened; return: that was done, so they are loaded again or restored."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedWindow:
     """One window of a replay. `held` are the window's offsets that Kafka still has, `gone` those that Kafka no longer
-    has."""
+    has; `is_past` is True if it is past the topic's `keep`."""
 
     sealed: SealedWindow
     receipt: Receipt | None
     held: Ranges
     gone: Ranges
     accepted: Ranges
+    is_past: bool = False
 
     @property
     def records(self) -> int | None:
@@ -71,7 +72,7 @@ class PlannedWindow:
         if self.receipt is None or self.receipt.kind == "empty":
             return "refuse" if self._lacks({p: (r,) for p, r in self.sealed.ranges.items()}) else "load"
         if self.receipt.is_expired:
-            return "expired"
+            return "expired" if self.is_past else "return"
         spans = {
             p: (OffsetRange.closed(part.first_offset, part.last_offset),)
             for p, part in self.receipt.partitions.items()
@@ -119,6 +120,7 @@ def plan(loader: Loader, windows: Sequence[SealedWindow]) -> tuple[PlannedWindow
         doing = f"planning a replay of topic {topic!r}"
         raise BrokerUnreachableError(doing, loader.cluster.timeout, f"partitions {missing} have no leader")
     found = []
+    keep, now = loader.declaration.keep, loader.now()
     for window in windows:
         held = {p: r.minus([OffsetRange(0, bounds.starts[p])]) for p, r in inside[window.key].items() if r.size}
         gone = {p: r.minus(held.get(p, ())) for p, r in window.ranges.items()}
@@ -129,6 +131,7 @@ def plan(loader: Loader, windows: Sequence[SealedWindow]) -> tuple[PlannedWindow
                 {p: parts for p, parts in held.items() if parts},
                 {p: parts for p, parts in gone.items() if parts},
                 accepted.get(window.key, {}),
+                keep is not None and keep.is_past(window.window.end, now),
             )
         )
     return tuple(found)
