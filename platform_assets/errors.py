@@ -678,7 +678,7 @@ class UnprovedRowsError(LoadError):
         super().__init__(
             f"window {window} of {table} was not loaded, because the table has {rows} of this window "
             "that a load might not restore. The table was not changed. The ledger has no "
-            "receipt for the window, no version of the table that can "
+            "receipt for these rows, no version of the table that can "
             f"still be read proves which rows were loaded, and Kafka{source}{lost}. Restore the ledger from a backup. Without "
             "one, run "
             f'`platform-assets accept-loss {table} {window} --reason "…"`: the rows in Kafka and the data files become '

@@ -24,6 +24,8 @@ from platform_assets.errors import (
     CommitOutcomeUnknownError,
     ConcurrentLoadError,
     ExpiredForGoodError,
+    LostForGoodError,
+    UnprovedRowsError,
     WindowExpiredError,
 )
 from platform_assets.kafka.evidence.gathering import Evidence
@@ -41,8 +43,11 @@ from platform_assets.orchestration import topic_tick
 from platform_assets.orchestration.decoded_status import stale_windows
 from platform_assets.orchestration.topic_tick import TopicTick
 from platform_assets.windows.decide.deciding import Deciding
+from platform_assets.windows.decode.decoding import DecodedWindow
 from platform_assets.windows.decode.decoding_many import decode_many
+from platform_assets.windows.load.catching_up import load_many
 from platform_assets.windows.load.receipts import expired_receipt
+from platform_assets.windows.load.replacing import Loaded
 from platform_assets.windows.maintain import expiring as expiring_windows
 from platform_assets.windows.maintain import expiry_text, last_expiry, notice
 from platform_assets.windows.maintain.expiring import Expiring
@@ -1109,6 +1114,88 @@ def test_restored_rows_count_again_once_keep_is_lengthened(
     }
     assert len(held(topic)) == len(held(topic, "decoded")) == 3 * EACH * 2
     proved(topic)
+
+
+@pytest.mark.parametrize(
+    ("log", "lost", "gone"),
+    [
+        ("has the loads", "before the load", 2 * EACH),
+        ("has only the removal", "before the load", 0),
+        ("has only the removal", "before the load", 1),
+        ("has only the removal", "after the load", 2 * EACH),
+        ("has only the removal", "before and after", 2 * EACH),
+    ],
+)
+def test_rows_that_were_restored_outlive_a_lost_ledger(
+    layout: str, tmp_path: Path, log: str, lost: str, gone: int
+) -> None:
+    topic = few(tmp_path / "lake", 2)
+    every, content = keys(topic), {key: r.content for key, r in topic.receipts().items()}
+    if log == "has only the removal":
+        for kind in KINDS[:2]:
+            clean_log(table(topic, kind))
+    version = {kind: table(topic, kind).version() for kind in KINDS[:2]}
+    run(topic)
+    topic.declaration = replace(topic.declaration, keep=None)
+    for kind in KINDS[:2]:
+        table(topic, kind).restore(version[kind])
+    cluster, loader = kafka_of(topic)
+    for partition in (0, 1):
+        cluster.expire(partition, gone)
+    everything = held(topic)
+    assert len(everything) == len(held(topic, "decoded")) == 2 * EACH * 2
+    for step in ("before the load", "after the load"):
+        if lost in (step, "before and after"):
+            _rebuilt_anew(topic)
+        assert held(topic) == everything
+        accepted = list[str]()
+        for key, outcome in load_many(loader, every):
+            if isinstance(outcome, UnprovedRowsError):
+                assert "accept-loss raw/people" in str(outcome)
+                deciding_of(topic, cluster, accepted).loss(key)
+            else:
+                assert isinstance(outcome, Loaded)
+        assert held(topic) == everything
+        # Only rows that neither a load in the log nor Kafka proves need a decision, and only once.
+        needs = step != "after the load" and lost != "after the load" and log != "has the loads" and gone
+        assert bool(accepted) == bool(needs)
+        assert {key: r.content for key, r in topic.receipts().items()} == content
+        decoded = dict(decode_many(topic.decoder(), every))
+        assert all(isinstance(outcome, DecodedWindow) for outcome in decoded.values()), decoded
+        assert held(topic, "decoded") == everything
+        proved(topic)
+    assert {o.outcome for _, o in load_many(loader, every) if isinstance(o, Loaded)} <= {"unchanged", "kept"}
+
+
+def _rebuilt_anew(topic: MadeTopic) -> None:
+    lose_ledger(topic)
+    rebuild(topic.declaration, topic.ledger, topic.engine)
+    rebuild_decoded(topic.declaration, topic.ledger, topic.decoder().engine)
+
+
+def test_a_part_of_the_restored_rows_is_kept_until_its_loss_is_accepted(layout: str, tmp_path: Path) -> None:
+    topic = few(tmp_path / "lake", 1)
+    (key,), version = keys(topic), table(topic).version()
+    run(topic)
+    topic.declaration = replace(topic.declaration, keep=None)
+    table(topic).restore(version)
+    table(topic).delete("kafka_offset = 0")
+    vacuum(table(topic))
+    left = held(topic)
+    cluster, loader = kafka_of(topic)
+    for partition in (0, 1):
+        cluster.expire(partition, EACH)
+    with pytest.raises(LostForGoodError, match="accept-loss raw/people"):
+        loader.load(key)
+    assert held(topic) == left
+    assert len(left) == 2
+    said: list[str] = []
+    replace(deciding_of(topic, cluster, said), author=None).loss(key)
+    assert "only the loss of rows that no longer exist" in said[-1]
+    deciding_of(topic, cluster, said).loss(key)
+    assert (held(topic), topic.receipts()[key].rows) == (left, 2)
+    topic.decoder().decode(key)
+    assert held(topic, "decoded") == left
 
 
 def test_a_window_whose_holes_nobody_could_explain_stays_until_the_loss_is_accepted(

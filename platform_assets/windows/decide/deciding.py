@@ -21,8 +21,9 @@ from platform_assets.errors import (
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import holdings
+from platform_assets.lake.holdings import WindowFiles
 from platform_assets.ledger.decisions import Author
-from platform_assets.ledger.entries import SealedWindow
+from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import size_of
@@ -76,8 +77,8 @@ class Deciding:
             raise UnknownWindowError(topic, window, "a key has the form YYYY-MM-DD-HH:MM, in UTC") from e
         if sealed is None:
             raise UnknownWindowError(topic, window, "the ledger has no sealed window with that key")
-        receipt = self.ledger.receipts(table, [window]).get(window)
-        if receipt is not None and receipt.is_expired:
+        receipt, held = self._recorded(window)
+        if receipt is not None and receipt.is_expired and not held.paths:
             self.report(
                 f"{table} {window}: it has expired, because it is past the topic's `keep`; nothing was accepted"
             )
@@ -102,15 +103,17 @@ class Deciding:
             )
         if losses:
             return
-        receipt = self.ledger.receipts(table, [window]).get(window)
-        held = holdings.files_if_any(self.ledger.lake.table(table), window)
+        receipt, held = self._recorded(window)
+        if receipt is not None and receipt.is_expired:
+            # Rows of it are back, and no receipt describes them.
+            receipt = None
         if not held.paths if receipt is None else not receipt.rows:
             self.report(f"{table} {window}: nothing prevents it from being loaded; nothing was accepted")
         elif self.author is None:
             what = (
                 "the window is loaded"
                 if receipt is not None
-                else "the window is in the table, but the ledger has no receipt for it"
+                else "the window is in the table, but the ledger has no receipt for its rows"
             )
             number = held.rows if receipt is None else receipt.rows
             rows = "" if number is None else f" ({number:,} rows)"
@@ -120,6 +123,12 @@ class Deciding:
             )
         else:
             self._remains(sealed, self.author)
+
+    def _recorded(self, window: str) -> tuple[Receipt | None, WindowFiles]:
+        """Return the receipt of a window, and its files in the table."""
+        table = self.declaration.raw_table
+        receipt = self.ledger.receipts(table, [window]).get(window)
+        return receipt, holdings.files_if_any(self.ledger.lake.table(table), window)
 
     def generation(self) -> NewGeneration | None:
         """Continue with the topic's current log and return this log; None if it is the log that the ledger already

@@ -153,19 +153,28 @@ class Loader:
         metadata = replace(self.metadata(sealed), erased=self.erased(sealed) if accepted else {})
         if receipt is None or receipt.kind == "empty":
             receipt = replacer.recover(commit, metadata)
+        has_expired = known is not None and known.is_expired
         if receipt is not None:
+            if has_expired:
+                # Rows that are back, even in the same files, have to be recorded again: the newest entry says that there are none.
+                receipt = replace(receipt, files_digest="")
             try:
-                return self._load_again(sealed, commit, receipt, metadata, accepted, decided)
+                loaded = self._load_again(sealed, commit, receipt, metadata, accepted, decided)
             except (LostForGoodError, UnrecordedLoadError) as e:
-                if known is not None and known.is_expired:
+                if known is not None and has_expired and not commit.holds(sealed.key):
                     raise ExpiredForGoodError(known.table.name, sealed.key, receipt.rows) from e
                 raise
+            if has_expired and loaded.outcome in ("unchanged", "kept"):
+                # A ledger that is rebuilt later would take the removal, the newest commit of the window, for its last load.
+                metadata = replace(metadata, found=receipt.is_found)
+                return Loaded(replacer.committed_again(commit, loaded.receipt, metadata), loaded.outcome)
+            return loaded
         needed = sealed.ranges.non_empty()
         try:
             self.check_held(sealed, needed, accepted)
         except OffsetsExpiredError as e:
             self._check_only_in_kafka(sealed, commit, e)
-            if known is not None and known.is_expired:
+            if known is not None and has_expired:
                 removed = (known.holes or {}).get(EXPIRED, 0)
                 raise ExpiredForGoodError(known.table.name, sealed.key, removed) from e
             raise
@@ -191,9 +200,7 @@ class Loader:
             receipt = self._record(expired_receipt(receipt, made.version, made.metadata.load_id, commit.table_id))
         if is_past:
             raise WindowExpiredError(self.declaration.raw_table.name, sealed.key, str(keep))
-        before = self.ledger.receipts_before_expiry(receipt.table, [sealed.key]).get(sealed.key)
-        # Rows that are back, even in the same files, have to be recorded again: the newest entry says that there are none.
-        return None if before is None else replace(before, files_digest="")
+        return self.ledger.receipts_before_expiry(receipt.table, [sealed.key]).get(sealed.key)
 
     def _check_only_in_kafka(self, sealed: SealedWindow, commit: WindowCommit, expired: OffsetsExpiredError) -> None:
         """Raise UnprovedRowsError, from `expired`, if the table has, or may have, rows at the expired offsets."""

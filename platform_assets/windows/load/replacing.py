@@ -221,6 +221,9 @@ class WindowReplacer:
         """Return the receipt of a commit that the ledger lacks because a run ended between commit and receipt; None if
         there is no such commit.
 
+        A commit that removed the rows as expired is passed over: the table has rows of the window again, and the load
+        before it shows which they must be.
+
         `opened` is the state of the table before anything was decided. `metadata` has the window and the offsets that
         the commit must have. The result is also None if the commit's files are lost, because its rows can then come
         only from their source.
@@ -228,7 +231,8 @@ class WindowReplacer:
         key = metadata.window.key
         if not opened.holds(key):
             return None
-        commit = next((c for c in load_log.load_commits(self.folder) if c.metadata.window.key == key), None)
+        loads = (c for c in load_log.load_commits(self.folder) if c.metadata.window.key == key)
+        commit = next((c for c in loads if not c.metadata.expired), None)
         if commit is None or commit.metadata.ranges != metadata.ranges or commit.metadata.topic_id != metadata.topic_id:
             return None
         began = time.monotonic()
@@ -257,6 +261,18 @@ class WindowReplacer:
         """
         held = self._held(receipt)
         return self._proved(receipt, held) if held.has(receipt) else None
+
+    def committed_again(self, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata) -> Receipt:
+        """Commit the table's rows of a window, which are those of `receipt`, once more, so that the newest commit of the
+        window in the log is a load. Raises ConcurrentLoadError if they have changed, and whatever committing raises."""
+        began, key = time.monotonic(), receipt.window.key
+        held = self._held(receipt)
+        if held.measured is None or not held.has(receipt):
+            raise ConcurrentLoadError(self.table.name, key)
+        below = load_folder(key, metadata.load_id)
+        files = past_files(self.folder, key, held.version, below, flat=commit.is_flat)
+        written = StagedFiles(below, files, held.measured, receipt.engine)
+        return self._written_again(commit, receipt, metadata, written, began)
 
     def is_intact(self, receipt: Receipt) -> bool:
         """Return True if the table's rows of the window are those of the receipt, regardless of the files that contain
