@@ -1,7 +1,8 @@
 """Removal of superseded proofs. Each deep audit writes an entry for each window and partition, and only the newest
 entry counts.
 
-Removed entries would never be read again. Loads, acceptances and the entry that counts for each window stay.
+Removed entries would never be read again. Loads, acceptances and the entry that counts for each window stay. Of an expired
+window, the entry from before it expired stays too: it proves the rows if they come back.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, WriterProperties
 
-from platform_assets.ledger.entries import IN_ORDER, ranked
+from platform_assets.ledger.entries import EXPIRED, IN_ORDER, ranked
 
 MARK: Final = '{"platform_assets_pruned":1}'
 """`userMetadata` of a commit that does not remove any entry that counts."""
@@ -44,7 +45,7 @@ def superseded_batches(entries: pa.Table) -> list[datetime]:
     entries = entries.filter(pc.not_equal(entries["kind"], "acceptance"))
     if not entries.num_rows:
         return []
-    order = ranked(entries)
+    order = ranked(entries.filter(pc.not_equal(entries["kind"], EXPIRED)))
     newest = (
         order.sort_by(list(IN_ORDER))
         .group_by("window", use_threads=False)

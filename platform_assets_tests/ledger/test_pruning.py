@@ -23,6 +23,7 @@ from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
+from platform_assets.windows.load.receipts import expired_receipt
 from testbed.samples import loaded, receipt, recorded
 
 TOPIC, OTHER = "clicks", "other"
@@ -158,3 +159,20 @@ def test_the_ledger_is_read_when_it_has_doubled() -> None:
     reads = [rows for rows in range(8, 5000, 8) if pruning.is_worth_reading(rows, 8)]
     assert len(reads) <= 11
     assert pruning.is_worth_reading(5000, 4000)
+
+
+def test_what_was_proved_of_a_window_before_it_expired_outlives_the_removal(
+    tmp_path: Path, windows: list[SealedWindow]
+) -> None:
+    ledger = Ledger(Lake.at(tmp_path))
+    for _ in range(2):
+        audit(tmp_path)
+    gone = [w.key for w in windows[:5]]
+    before = ledger.receipts(TABLE, gone)
+    ledger.record_receipts([expired_receipt(r, 100, "removal", r.table_id or "") for r in before.values()])
+    rows = entries(tmp_path).num_rows
+    for _ in range(8):
+        audit(tmp_path, [w.key for w in windows[5:]])
+    assert entries(tmp_path).num_rows < rows + 8 * 2 * (WINDOWS - 5)
+    assert all(r.is_expired for r in ledger.receipts(TABLE, gone).values())
+    assert ledger.receipts_before_expiry(TABLE, gone) == before
