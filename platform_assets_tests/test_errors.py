@@ -29,6 +29,8 @@ SAMPLES: Final[dict[str, Any]] = {
     "Sequence[tuple[int, int, int]]": ((0, 7, 9),),
     "Sequence[str]": ("defs.yaml:1: a mistake",),
     "Sequence[int]": (2, 3),
+    "Collection[str]": ("2026-01-31-14:00",),
+    "Mapping[str, Sequence[str]]": {"raw/orders": ("part-0.parquet",)},
     "Mapping[str, tuple[int, int]]": {"2026-01-31-14:00": (2, 3)},
     "Mapping[str, UnerasedReplay]": {"june": UnerasedReplay("/lake/replays/june", "a file is lost", ("w",))},
     "Mapping[str, UnerasedReplay] | None": {"june": UnerasedReplay("/lake/replays/june", "it is damaged")},

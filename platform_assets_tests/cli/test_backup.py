@@ -147,7 +147,7 @@ def test_nothing_is_restored_while_dagster_runs(platform: BackedUp, shell: Shell
     state.write_record(home, record)
     refused = shell.run("restore", str(platform.destination), "--force")
     assert refused.exit_code == 1
-    assert "`platform-assets down --service dagster-daemon` first" in refused.output
+    assert "`platform-assets down --service dagster-daemon` before the restore" in refused.output
     assert not home.dagster.exists()
     state.remove_record(home, "dagster-daemon")
     ran(shell, "restore", str(platform.destination), "--force")

@@ -56,7 +56,7 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
     result = CliRunner().invoke(main, ["init", str(tmp_path)])
     assert result.exit_code == 1
-    assert "has README.md already" in result.stderr
+    assert "already contains README.md" in result.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["README.md"]
     assert (tmp_path / "README.md").read_text() == "mine"
 

@@ -66,7 +66,7 @@ def test_the_command_says_what_it_deletes_and_leaves_the_view(
 
     short = shell.run("prune-runs", "--location", LOCATION, "--seconds", "0")
     assert short.exit_code == 3
-    assert "run it again to continue" in short.output
+    assert "run this again to continue" in short.output
 
     done = shell.run("prune-runs", "--location", LOCATION, "--json")
     assert done.exit_code == 0, done.output

@@ -109,7 +109,7 @@ def test_half_started_state_is_ended_and_started_whole(home: Home, pid_written: 
         (whole,) = bring_up(home, [services.launch_of(home, "thing", services.SERVES)], said.append)
         assert services.marked(half) == []
         assert is_alive(whole)
-        assert any("half-started" in line for line in said)
+        assert any("an earlier start did not complete" in line for line in said)
     finally:
         end_all(home)
 

@@ -53,9 +53,9 @@ def test_everything_live_is_found(chromium: str, address: str) -> None:
         f"/elements has a live a: {address}/{MARK}",
         f"/elements has a live a: javascript:fetch('/{MARK}')",
         f"/elements has a live b with onclick=fetch('/{MARK}')",
-        r"/elements shows '\u202e' as it is",
-        "/asked asked for http://127.0.0.1:9/",
-        f"/asked asked for {address}/{MARK}",
+        r"/elements shows '\u202e' unescaped",
+        "/asked requested http://127.0.0.1:9/",
+        f"/asked requested {address}/{MARK}",
         "/asked opened a dialog: hello",
     ):
         assert expected in found

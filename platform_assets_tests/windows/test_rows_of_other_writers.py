@@ -102,7 +102,7 @@ def test_many_foreign_topic_ids_are_named_briefly() -> None:
     assert foreign_ids("own", []) is None
     text = foreign_ids("own", ["own", None, *(f"{n}\n" + "x" * 1000 for n in range(9))])
     assert text is not None
-    assert text.startswith("rows with no topic id, topic id '0\\nxxx")
+    assert text.startswith("there are rows with no topic id, topic id '0\\nxxx")
     assert text.endswith(" and 7 more instead of topic id 'own'")
     assert len(text) < 200
 

@@ -38,7 +38,7 @@ def of_topics(
             done = of_topic(each, ledger, now, dry_run=dry_run)
         except Exception as e:  # noqa: BLE001  whatever it is, the caller reports it and upkeep fails
             if not isinstance(e, PlatformError):
-                _log.exception("upkeep of topic %s failed", each.topic)
+                _log.error("upkeep of topic %s failed: %r", each.topic, e)
             yield each, e
         else:
             if done is not None:
