@@ -45,6 +45,7 @@ from platform_assets.orchestration.topic_tick import TopicTick
 from platform_assets.windows.decide.deciding import Deciding
 from platform_assets.windows.decode.decoding import DecodedWindow
 from platform_assets.windows.decode.decoding_many import decode_many
+from platform_assets.windows.erase import expired_files
 from platform_assets.windows.load.catching_up import load_many
 from platform_assets.windows.load.receipts import expired_receipt
 from platform_assets.windows.load.replacing import Loaded
@@ -810,6 +811,23 @@ def test_an_erasure_by_key_finds_records_of_expired_windows_on_disk(topic: MadeT
         assert found_in(topic.root, b"v-%d-1-1" % number) == []
     assert found_in(topic.root, b"v-3-1-1")
     check_expired(topic, keys(topic)[:OLD])
+
+
+def test_an_erasure_by_key_finds_records_that_a_load_brings_back_during_the_search(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = few(tmp_path / "lake", 1)
+    run(topic)
+    vacuum(table(topic))
+    topic.declaration = replace(topic.declaration, keep=None)
+    (window,), of_table = windows(topic), expired_files.of_table
+
+    def loads_first(*args: Any) -> Any:
+        assert kafka_of(topic)[1].load(window.key).outcome == "healed"
+        return of_table(*args)
+
+    monkeypatch.setattr(expired_files, "of_table", loads_first)
+    assert [s.sealed.key for s in topic.erasure.of_keys([b"k1"])] == [window.key]
 
 
 def erase_key(topic: MadeTopic, key: bytes) -> list[str]:

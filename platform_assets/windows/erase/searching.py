@@ -42,10 +42,16 @@ def files_of(ledger: Ledger, table: TableRef) -> tuple[dict[str, list[str]], dic
     """Return the files of the newest version of a raw table, and those that hold, or may hold, rows of expired windows
     and that only past versions name, each with its windows.
 
-    A removal of expired windows by upkeep may run at the same time, so the newest version is read first.
+    A removal of expired windows by upkeep may run at the same time, so the newest version is read first. It is read again at
+    the end, because a load may have brought an expired window back: its files were not in the first version, and are not
+    of the past either.
     """
-    newest = holdings.windows_by_path(holdings.actions(ledger.lake.table(table)))
+    folder = ledger.lake.table(table)
+    version = load_log.version(folder)
+    newest = holdings.windows_by_path(holdings.actions(folder, version))
     on_disk = expired_files.of_table(ledger, table, table)
+    if (now := load_log.version(folder)) != version:
+        newest = {**holdings.windows_by_path(holdings.actions(folder, now)), **newest}
     return newest, {path: held for path, held in on_disk.all.items() if path not in newest}
 
 
