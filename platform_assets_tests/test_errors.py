@@ -8,6 +8,7 @@ import inspect
 import pickle
 import pkgutil
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
@@ -34,6 +35,7 @@ SAMPLES: Final[dict[str, Any]] = {
     "Mapping[str, tuple[int, int]]": {"2026-01-31-14:00": (2, 3)},
     "Mapping[str, UnerasedReplay]": {"june": UnerasedReplay("/lake/replays/june", "a file is lost", ("w",))},
     "Mapping[str, UnerasedReplay] | None": {"june": UnerasedReplay("/lake/replays/june", "it is damaged")},
+    "datetime": datetime(2026, 1, 31, 14, tzinfo=UTC),
     "object": "yesterday",
 }
 """A value for each argument type of an error."""
