@@ -87,8 +87,8 @@ class Position:
     def from_cursor(cls, cursor: str | None, topics: Sequence[str] = ()) -> Position:
         """Parse the result of `to_cursor`. Return the initial position if there is no cursor or its kind is unknown.
 
-        Earlier releases wrote only an edge for the sensor of one topic. Such an edge is used if `topics` has exactly
-        one topic.
+        For the sensor of a single topic, earlier releases wrote a cursor that contains only an edge. Such an edge is
+        used if `topics` has exactly one topic.
         """
         fields = json.loads(cursor) if cursor else {}
         reported = fields.get("reported") if fields.get("version") == _CURSOR_VERSION else None

@@ -124,8 +124,8 @@ def signals_end_in_order() -> Iterator[None]:
 
     Without this, SIGTERM and SIGHUP end Python immediately. The shell may have made this program ignore a signal
     (SIGINT in the background of a script, SIGHUP under nohup). In that case, this program still ignores the signal, but
-    the programs that it starts do not. If they inherited the ignored signal, Dagster's programs would ignore SIGTERM as
-    well. Only the main thread can set handlers; in other threads, nothing is changed.
+    the programs that it starts do not. If Dagster's programs inherited an ignored SIGINT, they would ignore SIGTERM
+    too. Only the main thread can set handlers; in other threads, nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
