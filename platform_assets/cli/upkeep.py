@@ -62,11 +62,11 @@ def upkeep(
     """Merge small files of each TABLE, or of all tables of the lake, and delete files that are no longer needed.
 
     First, for each raw TABLE whose topic has `keep` in its YAML, the command removes windows past it from all tables of
-    the topic. A new or changed `keep` takes effect a week after the first upkeep that sees it; --dry-run shows which
-    windows would go.
+    the topic. A new or changed `keep` takes effect a week after the first upkeep that sees it; --dry-run shows how
+    many windows would go.
 
     Only tables that are not partitioned by windows have files to merge. Before anything is replaced, rows are compared
-    with those that were loaded. Readers that follow the table's changes see no change. Spark's workers merge the files;
+    with those that were loaded. Readers that follow the table's changes see nothing of a merge. Spark's workers merge the files;
     without Spark, this process does. Once a day, the command also deletes files that no version of the last week refers
     to, as `vacuum` does.
 
