@@ -33,8 +33,8 @@ def server_settings() -> Mapping[str, str]:
 def test_a_machine_that_hung_begins_its_task_after_the_commit(
     cluster_lake: ClusterLakeMaker, server: ConnectServer, cluster: SparkCluster, engine: EngineName
 ) -> None:
-    """The task waits on that machine while another executor runs a copy. When the machine wakes up, the task may or may
-    not start before the machine learns that the task is done."""
+    """The task on that machine is frozen while another executor runs a copy. When the machine wakes up, the task may or
+    may not start before the machine learns that the task is done."""
     lk = cluster_lake(engine=engine, records_per_file=RECORDS // 2)
     key = large_window(lk)
     seen = server.last_task()

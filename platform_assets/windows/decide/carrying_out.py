@@ -1,8 +1,8 @@
 """Carrying out operators' decisions about a topic's log: `accept-generation` and `accept-cluster`.
 
 A decision lists all of its effects, and is recorded first. It takes effect at the moment when the cut that starts the
-new generation is recorded. Then the command itself, the next sensor tick or the next load carries out the remaining
-effects.
+new generation is recorded. The command itself, the next sensor tick or the next load then carries out
+the remaining effects.
 """
 
 from __future__ import annotations
