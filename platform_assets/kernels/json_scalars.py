@@ -239,7 +239,7 @@ def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole,
     """Return the number at `at` times 10 to the power of `scale`, and the end of the number. The end is BAD if the
     result is not a whole number of 64 bits.
 
-    `value` holds up to 19 digits (10^19 - 1 < 2^64) and wraps around if there are more. The digits are therefore
+    `value` can represent at most 19 digits (10^19 - 1 < 2^64); with more digits, it wraps around. The digits are therefore
     counted before `value` is used.
     """
     negative = load8(data, at) == 45

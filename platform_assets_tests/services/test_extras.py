@@ -1,5 +1,4 @@
-"""Install hints in messages: they match the release's requirements, and use only package names that nobody else can
-register."""
+"""Install hints in messages match the release's requirements, and name only packages that strangers cannot register."""
 
 from __future__ import annotations
 

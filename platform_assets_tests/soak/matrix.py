@@ -1,5 +1,5 @@
-"""Runs cells of the crash matrix on one platform, one after another: in each cell, a fault strikes, and nobody
-intervenes.
+"""Run cells of the crash matrix on one platform, one after another. In each cell, a fault strikes, and the platform has
+to recover without an operator.
 
 Each cell has its own topic with 100,000 records in transactions of 750 records, some of them aborted, in windows that
 have ended. The topic's sensor seals the windows once the gate is open, runs load them, and the fault strikes when some

@@ -1,8 +1,8 @@
 """A transactional producer in a separate process that a test kills: `python -m platform_assets_tests.doomed_producer`.
 
-It reads one line of JSON (settings, topic, records as [partition, text, timestamp], and a flag to die silently). Then
+It reads one line of JSON (settings, topic, records as [partition, text, timestamp], and whether to end silently). Then
 it prints a line of JSON at each step: each delivery, "delivered", and, after a line on standard input, "committing". If
-it is told to die silently, it prints nothing after its commit, so only Kafka knows about the commit.
+it ends silently, it prints nothing after its commit, so the commit is recorded only in Kafka.
 """
 
 from __future__ import annotations

@@ -22,9 +22,12 @@ from platform_assets.windows.decode.decoding import DecodedWindow
 from platform_assets.windows.decode.decoding_many import decode_many
 from platform_assets.windows.maintain.expiring import Expired, Expiring
 from platform_assets.windows.maintain.notice import Times
+from platform_assets.windows.recover.rebuild import rebuild
+from platform_assets.windows.recover.rebuild_decoded import rebuild_decoded
 from platform_assets_tests.support.erasures import MadeTopic, proved
 from platform_assets_tests.support.local_engine import Kept
 from platform_assets_tests.support.made_kafka import MadeCluster, loader_of
+from platform_assets_tests.support.recovery import lose_ledger
 from testbed import samples
 
 KINDS: tuple[TableKind, ...] = ("raw", "decoded", "dead_letters")
@@ -123,6 +126,13 @@ def table(topic: MadeTopic, kind: TableKind = "raw") -> DeltaTable:
 def kafka_of(topic: MadeTopic, now: datetime = NOW) -> tuple[MadeCluster, Any]:
     cluster = MadeCluster(topic)
     return cluster, replace(loader_of(topic, cluster), now=lambda: now)
+
+
+def lose_and_rebuild_ledger(topic: MadeTopic) -> None:
+    """Delete the ledger, and rebuild it from the logs of the topic's tables."""
+    lose_ledger(topic)
+    rebuild(topic.declaration, topic.ledger, topic.engine)
+    rebuild_decoded(topic.declaration, topic.ledger, topic.decoder().engine)
 
 
 def few(root: Path, windows: int = 3, *, decode: bool = True) -> MadeTopic:

@@ -10,7 +10,7 @@ fault can cause several anomalies:
   client).
 * `inconsistent-offset`: a row that is not at the acknowledged offset, or not in the partition to which its value was
   sent; or two values at one (partition, offset), in rows or in acknowledgements.
-* `unseen`: a row or a send without a counterpart: a row whose value nobody sent; a row at an offset that no range
+* `unseen`: a row or a send without a counterpart: a row with a value that was never sent; a row at an offset that no range
   covers; an acknowledged send that no range covers. An acknowledged send without a range is not a fault while the
   history continues, so cover the last send with a range before you check the history.
 

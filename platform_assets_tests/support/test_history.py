@@ -15,8 +15,8 @@ from platform_assets_tests.support.history import Anomaly, Name, Row, Send, chec
 
 PARTITIONS = 3
 FATES = ("ok", "aborted", "refused", "arrived", "told", "vanished", "marker")
-"""Fates of an offset or a send. The producer does not know the outcome if the fate is "arrived", "told" or "vanished".
-"""
+"""Possible fates of an offset or a send. If the fate is "arrived", "told" or "vanished", the producer never learns the
+outcome."""
 
 
 @dataclass

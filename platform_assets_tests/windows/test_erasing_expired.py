@@ -19,11 +19,19 @@ from platform_assets.model.offsets import OffsetRange
 from platform_assets.windows.decide.deciding import Deciding
 from platform_assets.windows.erase import expired_files
 from platform_assets.windows.maintain.expiry_reasons import ERASING
-from platform_assets.windows.recover.rebuild import rebuild
-from platform_assets.windows.recover.rebuild_decoded import rebuild_decoded
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved, shown
-from platform_assets_tests.support.expiries import KEEP, KINDS, SEEN, held, keys, made, run, table
-from platform_assets_tests.support.recovery import lose_ledger, vacuum
+from platform_assets_tests.support.expiries import (
+    KEEP,
+    KINDS,
+    SEEN,
+    held,
+    keys,
+    lose_and_rebuild_ledger,
+    made,
+    run,
+    table,
+)
+from platform_assets_tests.support.recovery import vacuum
 
 ZERO = OffsetRange(0, 1)
 
@@ -105,9 +113,7 @@ def test_an_erasure_keeps_all_other_rows_of_windows_that_somebody_restored(topic
 def test_an_erasure_names_returned_rows_that_nothing_proves_until_they_are_deleted(topic: MadeTopic) -> None:
     version = table(topic).version()
     run(topic)
-    lose_ledger(topic)
-    rebuild(topic.declaration, topic.ledger, topic.engine)
-    rebuild_decoded(topic.declaration, topic.ledger, topic.decoder().engine)
+    lose_and_rebuild_ledger(topic)
     table(topic).restore(version)
     with pytest.raises(ErasureUnfinishedError, match="has expired: delete its rows") as raised:
         erase(topic, b"k1")

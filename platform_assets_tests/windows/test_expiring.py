@@ -67,7 +67,6 @@ from platform_assets.windows.maintain.migrating import Migration
 from platform_assets.windows.maintain.notice import UNSEEN, ClocksDisagreeError, times_of
 from platform_assets.windows.maintain.upkeep import TableUpkeep
 from platform_assets.windows.recover.rebuild import rebuild
-from platform_assets.windows.recover.rebuild_decoded import rebuild_decoded
 from platform_assets.windows.replay.replaying import plan
 from platform_assets_tests.support.erasures import AUTHOR, DECODE, MadeTopic, evaluation_of, found_in, proved
 from platform_assets_tests.support.expiries import (
@@ -85,6 +84,7 @@ from platform_assets_tests.support.expiries import (
     held,
     kafka_of,
     keys,
+    lose_and_rebuild_ledger,
     made,
     run,
     sealed,
@@ -1001,9 +1001,7 @@ def test_other_rows_that_come_back_are_named_until_they_are_deleted(topic: MadeT
 def test_rows_that_come_back_are_named_if_the_ledger_cannot_prove_them(topic: MadeTopic) -> None:
     version = table(topic).version()
     run(topic)
-    lose_ledger(topic)
-    rebuild(topic.declaration, topic.ledger, topic.engine)
-    rebuild_decoded(topic.declaration, topic.ledger, topic.decoder().engine)
+    lose_and_rebuild_ledger(topic)
     table(topic).restore(version)
     assert run(topic).held == dict.fromkeys(keys(topic)[:OLD], RETURNED)
 
@@ -1011,9 +1009,7 @@ def test_rows_that_come_back_are_named_if_the_ledger_cannot_prove_them(topic: Ma
 def test_a_lost_ledger_is_rebuilt_with_expired_windows(topic: MadeTopic) -> None:
     run(topic)
     sealed = keys(topic)
-    lose_ledger(topic)
-    rebuild(topic.declaration, topic.ledger, topic.engine)
-    rebuild_decoded(topic.declaration, topic.ledger, topic.decoder().engine)
+    lose_and_rebuild_ledger(topic)
     assert keys(topic) == sealed
     check_expired(topic, sealed[:OLD])
     _, loader = kafka_of(topic)
@@ -1186,9 +1182,7 @@ def test_rows_that_were_restored_outlive_a_lost_ledger(
 
 
 def _rebuilt_anew(topic: MadeTopic) -> None:
-    lose_ledger(topic)
-    rebuild(topic.declaration, topic.ledger, topic.engine)
-    rebuild_decoded(topic.declaration, topic.ledger, topic.decoder().engine)
+    lose_and_rebuild_ledger(topic)
 
 
 def test_a_part_of_the_restored_rows_is_kept_until_its_loss_is_accepted(layout: str, tmp_path: Path) -> None:

@@ -30,7 +30,9 @@ def shares(ranges: Mapping[int, Sequence[OffsetRange]], smallest: int, most: int
     partitions share a task. Empty ranges are omitted. If there are no offsets, there are no shares.
     """
     if smallest < 1 or most < 1:
-        raise ValueError(f"at most {most} shares of at least {smallest} offsets are impossible")
+        raise ValueError(
+            f"cannot make at most {most} shares of at least {smallest} offsets each: both must be positive"
+        )
     line = [Piece(p, r) for p in sorted(ranges) for r in ranges[p] if r.size]
     total = sum(piece.wanted.size for piece in line)
     count = min(most, -(-total // smallest))

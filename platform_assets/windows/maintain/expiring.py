@@ -12,6 +12,7 @@ the table was opened, and the commit fails if anything was committed to the tabl
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -20,20 +21,26 @@ from typing import Final
 from deltalake import DeltaTable
 
 from platform_assets.engines.measuring import measure_of
-from platform_assets.errors import ConcurrentLoadError
-from platform_assets.lake import expiring, holdings, load_log
+from platform_assets.engines.protocol import NO_ROWS
+from platform_assets.errors import ConcurrentLoadError, FilesLostError
+from platform_assets.lake import expiring, holdings, load_log, rows
 from platform_assets.lake.expiring import Removal
-from platform_assets.lake.load_log import Expiry, LoadCommit
+from platform_assets.lake.holdings import WindowFiles
+from platform_assets.lake.load_log import Expiry, LoadCommit, LoadMetadata
+from platform_assets.lake.location import Lake
 from platform_assets.lake.separating import divide
-from platform_assets.ledger import decisions
+from platform_assets.ledger import cut_ranges, decisions
 from platform_assets.ledger.decisions import Decision
 from platform_assets.ledger.entries import BELOW_LOG_START, Receipt
+from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.logs import logger
+from platform_assets.model.offsets import Cut
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.load.receipts import expired_receipt
+from platform_assets.windows.load.replacing import same
 from platform_assets.windows.maintain import notice
-from platform_assets.windows.maintain.expiry_metadata import expiry_of
 from platform_assets.windows.maintain.expiry_reasons import (
     BLOCKED,
     DAMAGED_IN,
@@ -45,10 +52,10 @@ from platform_assets.windows.maintain.expiry_reasons import (
     UNDECODED,
     UNKNOWN,
 )
-from platform_assets.windows.maintain.intact_rows import is_intact
 from platform_assets.windows.maintain.notice import Measure, Policy
 from platform_assets.windows.proved_files import recognised
 
+_log = logger(__name__)
 _RACES: Final = 10
 """Attempts per table if others commit to it first."""
 MOST_WINDOWS: Final = 10_000
@@ -121,7 +128,7 @@ class Expiring:
 
     def _planned(self, policy: Policy) -> ExpiryPlan:
         due, held, chosen = self._due(policy), dict[str, str](), list[str]()
-        # Windows that stay, however many they are, hold up no younger ones.
+        # However many windows stay, younger windows are still removed.
         for start in range(0, len(due), MOST_WINDOWS):
             some = sorted(due)[start : start + MOST_WINDOWS]
             for table in self.tables:
@@ -242,7 +249,7 @@ class Expiring:
                 reasons[key] = OPEN if table.kind == "raw" else OPEN_DERIVED
             elif receipt.holes.get(BELOW_LOG_START):
                 reasons[key] = UNKNOWN
-            elif receipt.duplicates or not is_intact(lake, handle, receipt, files.get(key, holdings.NO_FILES)):
+            elif receipt.duplicates or not _is_intact(lake, handle, receipt, files.get(key, holdings.NO_FILES)):
                 reasons[key] = DAMAGED_IN[table.kind]
         reasons |= {key: RETURNED for key in back if key in reasons and reasons[key] != ERASING}
         return {key: r for key, r in receipts.items() if key not in reasons}, reasons
@@ -353,7 +360,29 @@ class Expiring:
         return {each.window.key: len(each.to_json()) for each in self._expiry(table, receipts).in_log()}
 
     def _expiry(self, table: TableRef, receipts: Mapping[str, Receipt]) -> Expiry:
-        return expiry_of(self.ledger, self.declaration, table, receipts)
+        """Return the metadata of the commit that removes the windows of `receipts` from a table."""
+        load_id, first = str(uuid.uuid4()), dict[int, tuple[datetime, Cut]]()
+        is_raw = table.kind == "raw"
+        erased = erased_of(self.ledger, self.declaration.topic, list(receipts)) if is_raw else {}
+        found = list[LoadMetadata]()
+        for key, r in receipts.items():
+            if is_raw and r.generation not in first:
+                first[r.generation] = cut_ranges.first_cut(self.ledger, r.topic, r.generation, r.window.start)
+            found.append(
+                LoadMetadata(
+                    r.topic,
+                    r.topic_id,
+                    r.generation,
+                    r.window,
+                    r.ranges,
+                    load_id=load_id,
+                    run_id="",
+                    first_cut=first[r.generation] if is_raw else None,
+                    erased=erased.get(key, {}),
+                    expired=str(self.declaration.keep),
+                )
+            )
+        return Expiry(load_id, tuple(found))
 
     def _still_derived(self, raw: Mapping[str, Receipt]) -> set[str]:
         """Return the windows of which a derived table that exists has rows, or may have some."""
@@ -380,3 +409,22 @@ class Expiring:
         self.ledger.record_receipts(
             [expired_receipt(before[key], c.version, c.metadata.load_id, table_id) for key, c in made.items()]
         )
+
+
+def _is_intact(lake: Lake, handle: DeltaTable, receipt: Receipt, files: WindowFiles) -> bool:
+    """Return True if the files that the version of `handle` has for a window hold the rows of the receipt; read them if neither
+    log nor ledger shows it."""
+    if files.match(receipt.files_digest, receipt.rows):
+        return True
+    key, folder = receipt.window.key, lake.table(receipt.table)
+    try:
+        # Imported here because it loads compiled code, which a code location does not need.
+        from platform_assets.engines.decoding.rows import in_order
+
+        measure, held = measure_of(receipt.table.kind), NO_ROWS
+        for batch in rows.batches_of(folder, key, handle.version()):
+            held += measure(in_order(batch)) if batch.num_rows else NO_ROWS
+        return same(held, receipt) and rows.Opened(folder, {key: files}).topic_ids_of(key) <= {receipt.topic_id}
+    except FilesLostError as e:
+        _log.warning("%s", e)
+        return False

@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from platform_assets.ledger.store import Ledger
 from platform_assets.model import names
-from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.maintain.expiring import Expired, ExpiryPlan
 from platform_assets.windows.maintain.expiry_reasons import RETURNED
+from platform_assets.windows.maintain.last_upkeep import recalled
 
-_log = logger(__name__)
 _VERSION: Final = 1
 MOST_NAMED: Final = 3
 """Maximum number of windows that are named for each reason."""
@@ -89,17 +88,9 @@ def remember(ledger: Ledger, topic: str, done: LastExpiry) -> None:
 
 def recall(ledger: Ledger, topic: str) -> LastExpiry | None:
     """Return the stored record; None if there is none, or another release wrote it."""
-    content = ledger.lake.upkeep.read(_name(topic))
-    if content is None:
-        return None
-    try:
-        fields: Any = json.loads(content)
-        if fields.pop("version") != _VERSION:
-            return None
-        return LastExpiry(**{**fields, "held": dict(fields["held"])})
-    except (ValueError, TypeError, KeyError, AttributeError) as e:
-        _log.warning("%s/%s cannot be read (%s): the next upkeep replaces it", ledger.lake.upkeep, _name(topic), e)
-        return None
+    return recalled(
+        ledger.lake, _name(topic), _VERSION, lambda fields: LastExpiry(**{**fields, "held": dict(fields["held"])})
+    )
 
 
 def standing(ledger: Ledger, topic: str, done: LastExpiry) -> dict[str, str]:

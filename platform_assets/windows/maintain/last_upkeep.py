@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
@@ -15,6 +15,7 @@ from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 
 _log = logger(__name__)
+Record = TypeVar("Record")
 _VERSION: Final = 1
 MOST_DAMAGED: Final = 20
 """Maximum number of damaged windows that are named."""
@@ -63,26 +64,36 @@ def remember(lake: Lake, table: TableRef, done: LastUpkeep) -> None:
 
 def recall(lake: Lake, table: TableRef) -> LastUpkeep | None:
     """Return the stored result; None if there is none, or another release wrote it."""
-    content = lake.upkeep.read(_name(table))
+    return recalled(lake, _name(table), _VERSION, _made)
+
+
+def recalled(lake: Lake, name: str, version: int, made: Callable[[dict[str, Any]], Record]) -> Record | None:
+    """Return the record that upkeep stored as `name`; None if there is none, or another release wrote it.
+
+    `made` makes the record from its JSON fields. A file that cannot be read is named in a warning.
+    """
+    content = lake.upkeep.read(name)
     if content is None:
         return None
     try:
         fields: Any = json.loads(content)
-        if fields.pop("version") != _VERSION:
-            return None
-        vacuumed = fields.pop("vacuumed_at")
-        return LastUpkeep(
-            **{
-                **fields,
-                "at": datetime.fromisoformat(fields["at"]),
-                "damaged": dict(fields["damaged"]),
-                "unproved": tuple(fields.get("unproved", ())),
-                "vacuumed_at": None if vacuumed is None else datetime.fromisoformat(vacuumed),
-            }
-        )
+        return made(fields) if fields.pop("version") == version else None
     except (ValueError, TypeError, KeyError, AttributeError) as e:
-        _log.warning("%s/%s cannot be read (%s): the next upkeep replaces it", lake.upkeep, _name(table), e)
+        _log.warning("%s/%s cannot be read (%s): the next upkeep replaces it", lake.upkeep, name, e)
         return None
+
+
+def _made(fields: dict[str, Any]) -> LastUpkeep:
+    vacuumed = fields.pop("vacuumed_at")
+    return LastUpkeep(
+        **{
+            **fields,
+            "at": datetime.fromisoformat(fields["at"]),
+            "damaged": dict(fields["damaged"]),
+            "unproved": tuple(fields.get("unproved", ())),
+            "vacuumed_at": None if vacuumed is None else datetime.fromisoformat(vacuumed),
+        }
+    )
 
 
 def standing(ledger: Ledger, table: TableRef, done: LastUpkeep) -> tuple[str, ...]:
