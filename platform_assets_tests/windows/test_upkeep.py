@@ -7,6 +7,8 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -18,6 +20,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
+from platform_assets.checks.decoded import conserved, windows_of
 from platform_assets.engines.merging import task
 from platform_assets.engines.shared.digests import measured
 from platform_assets.errors import CommitOutcomeUnknownError, LakeUnavailableError, LoadError, PlatformError
@@ -28,7 +31,10 @@ from platform_assets.lake.separating import separate
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableKind
+from platform_assets.windows.maintain import last_upkeep, upkeep_text
 from platform_assets.windows.maintain.merging import MergedFiles, Upkeep
+from platform_assets.windows.maintain.upkeep import TableUpkeep
 from platform_assets.windows.proved_files import recognised
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved
 from testbed.layouts import new_tables_are
@@ -159,6 +165,49 @@ def test_rows_that_a_stale_compact_of_delta_rs_doubles_are_found_and_healed(topi
         proved(topic)
     assert {topic.load(w).outcome for w in windows(topic)} == {"healed"}
     assert held(topic) == sent(topic)
+    proved(topic)
+
+
+@pytest.mark.parametrize("kind", ["decoded", "dead_letters"])
+def test_rows_that_a_stale_compact_doubles_in_tables_made_from_raw_rows_are_found_and_decoded_again(
+    tmp_path: Path, kind: TableKind
+) -> None:
+    topic = MadeTopic(tmp_path / "lake")
+    topic.fill(topic.seal([{p: [(b"k", b"v-%d" % w), (b"k", b"\xff")] for p in (0, 1)} for w in range(WINDOWS)]))
+    of, keys = replace(topic.declaration.raw_table, kind=kind), [w.key for w in windows(topic)]
+    before = {k: topic.values(k) for k in ("decoded", "dead_letters")}
+    stale = topic.lake.table(of).delta()
+    (merged,) = Upkeep(of, topic.ledger, target=1 << 20).run(LATER)
+    assert merged.version is not None
+    stale.optimize.compact()
+    assert len(topic.values(kind)) == 2 * len(before[kind])
+    found = conserved(windows_of(topic.declaration, topic.ledger)).findings
+    assert sorted(f.window for f in found) == keys
+    assert all(f"Materialize partition {f.window} of decoded/people" in f.remedy for f in found)
+    assert {topic.decoder().decode(key).outcome for key in keys} == {"healed"}
+    assert {k: topic.values(k) for k in ("decoded", "dead_letters")} == before
+    proved(topic)
+
+
+@pytest.mark.parametrize("target", [1, 1 << 20])
+def test_upkeep_names_doubled_rows_until_they_are_loaded_again(topic: MadeTopic, target: int) -> None:
+    """Also of files that are too large to be merged, and without reading them."""
+    stale, keys = table(topic), [w.key for w in windows(topic)]
+    upkeep(topic)
+    stale.optimize.compact()
+    named = TableUpkeep(topic.declaration.raw_table, topic.ledger, target=target)
+    done = named.run(datetime.now(UTC))
+    assert done is not None
+    assert sorted(done.damaged) == keys
+    (text,) = upkeep_text.damage_texts("raw/people", sorted(done.damaged))
+    assert f"`platform-assets load raw/people {' '.join(keys[:3])} …`" in text
+    assert last_upkeep.standing(topic.ledger, topic.declaration.raw_table, done) == tuple(keys)
+    for of in windows(topic):
+        topic.load(of)
+    assert last_upkeep.standing(topic.ledger, topic.declaration.raw_table, done) == ()
+    done = named.run(datetime.now(UTC))
+    assert done is not None
+    assert done.damaged == {}
     proved(topic)
 
 

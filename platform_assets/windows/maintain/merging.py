@@ -16,6 +16,7 @@ from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from platform_assets.engines.measuring import measure_of
 from platform_assets.engines.merging.engine import MergeEngine
@@ -29,7 +30,7 @@ from platform_assets.lake.leftovers import delete_overtaken
 from platform_assets.lake.location import OWN_FOLDERS, Folder, shared_folder
 from platform_assets.lake.measuring import measured
 from platform_assets.lake.merging import Group
-from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.entries import EXPIRED, Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import DEFAULT_FILE_SIZE
 from platform_assets.model.digest import Measured
@@ -189,7 +190,8 @@ class Upkeep:
             differing = _differing(report.digests, receipts)
             if report.odd or differing:
                 damaged = self._damaged(group, receipts)
-                if not damaged and self._names(group) and not self._pending(differing, receipts):
+                pending = self._pending(_load_ids(differing, receipts))
+                if not damaged and self._names(group) and not pending:
                     raise LoadError(
                         f"{len(group.files)} files of {self.table} were not merged: the rows in the new file differ from the rows in "
                         "the old files. Nothing was committed. Run it again; if this persists, check the disk."
@@ -240,17 +242,32 @@ class Upkeep:
             except FilesLostError:
                 unread |= {key for key in group.windows if holdings.may_hold(file, key)}
         damaged = unread | _differing(found, receipts)
-        return tuple(sorted(damaged - self._pending(damaged, receipts))) if self._names(group) else ()
+        pending = self._pending(_load_ids(damaged, receipts))
+        return tuple(sorted(damaged - pending)) if self._names(group) else ()
 
-    def _pending(self, keys: Collection[str], receipts: Mapping[str, Receipt]) -> set[str]:
-        """Return those of `keys` whose newest load in the log is not that of their receipt: it has not recorded its own
+    def with_more_rows(self) -> dict[str, str]:
+        """Return the windows that have more rows than their receipts, each with the id of its load, as far as the log's
+        statistics show. No rows are read.
+
+        delta-rs commits a compaction that it planned before upkeep or another compaction has replaced the same files, so
+        their rows are there twice.
+        """
+        entries = self.ledger.commit_rows(self.table, columns=["rows", "kind", "load_id"])
+        entries = entries.filter(pc.invert(pc.is_in(entries["kind"], pa.array(["empty", EXPIRED]))))
+        # Opened after the receipts were read: of a load that commits in between, the log has another id.
+        held = holdings.actions(self.folder).group_by(holdings.WINDOW).aggregate([("num_records", "sum")])
+        expected = entries.group_by(["window", "load_id"]).aggregate([("rows", "sum")])
+        both = expected.join(held, "window", holdings.WINDOW, join_type="inner")
+        more = both.filter(pc.greater(both["num_records_sum"], both["rows_sum"]))
+        found = dict(zip(more["window"].to_pylist(), more["load_id"].to_pylist(), strict=True))
+        pending = self._pending(found)
+        return {key: load_id for key, load_id in sorted(found.items()) if key not in pending}
+
+    def _pending(self, recorded: Mapping[str, str]) -> set[str]:
+        """Return the windows whose newest load in the log is not the `recorded` one: it has not recorded its receipt
         yet."""
-        loads = load_log.newest_loads(self.folder) if keys else {}
-        return {
-            key
-            for key in keys
-            if key in loads and key in receipts and loads[key].metadata.load_id != receipts[key].load_id
-        }
+        loads = load_log.newest_loads(self.folder) if recorded else {}
+        return {key for key, load_id in recorded.items() if key in loads and loads[key].metadata.load_id != load_id}
 
     def _names(self, group: Group) -> bool:
         """Return True if the newest version still has all files of a group."""
@@ -273,6 +290,10 @@ class Upkeep:
         self.ledger.record_receipts(
             [proved_again(r, files[key], version, table_id) for key, r in receipts.items() if key in files]
         )
+
+
+def _load_ids(keys: Collection[str], receipts: Mapping[str, Receipt]) -> dict[str, str]:
+    return {key: receipts[key].load_id for key in keys if key in receipts}
 
 
 def _differing(digests: Digests, receipts: Mapping[str, Receipt]) -> set[str]:

@@ -108,7 +108,8 @@ class TableUpkeep:
             self._fold_log()
         vacuumed = before.vacuumed_at if before is not None else None
         deleted = Vacuumed(self.table, (), 0)
-        damaged = sorted({key for each in merged for key in each.damaged})
+        damaged = {key: plan.receipts[key].load_id for each in merged for key in each.damaged}
+        damaged |= self._merging.with_more_rows()
         files, size = self._size()
         unproved: tuple[str, ...] = ()
         if vacuumed is None or now - vacuumed >= VACUUM_EVERY:
@@ -126,7 +127,7 @@ class TableUpkeep:
             new_files=sum(each.files for each in done),
             new_bytes=sum(each.bytes for each in done),
             left_bytes=sum(group.bytes for group in plan.left),
-            damaged={key: plan.receipts[key].load_id for key in damaged[:MOST_DAMAGED]},
+            damaged=dict(sorted(damaged.items())[:MOST_DAMAGED]),
             deleted_files=len(deleted.files),
             deleted_bytes=deleted.bytes,
             vacuumed_at=vacuumed,
