@@ -52,9 +52,9 @@ def cut(
     )
 
 
-def hourly(topic: str, ends: Sequence[Mapping[int, int]]) -> list[RecordedCut]:
-    """Return hourly cuts, the first of them at START."""
-    return [cut(topic, edge(i), offsets) for i, offsets in enumerate(ends)]
+def hourly(topic: str, ends: Sequence[Mapping[int, int]], hours: int = 1) -> list[RecordedCut]:
+    """Return cuts every hour, or every so many hours, the first of them at START."""
+    return [cut(topic, edge(i * hours), offsets) for i, offsets in enumerate(ends)]
 
 
 def sealed(topic: str, key: str, hours: float = 1, **ranges: tuple[int, int]) -> SealedWindow:
@@ -183,11 +183,13 @@ def loaded(
     return entry
 
 
-def recorded(lake_root: Path | str, topic: str, ends: Sequence[Mapping[int, int]]) -> list[SealedWindow]:
-    """Record hourly cuts at the offsets `ends`. Return the windows between them."""
+def recorded(
+    lake_root: Path | str, topic: str, ends: Sequence[Mapping[int, int]], hours: int = 1
+) -> list[SealedWindow]:
+    """Record cuts every hour, or every so many hours, at the offsets `ends`. Return the windows between them."""
     ledger = Ledger(Lake.at(lake_root))
     ledger.create()
-    assert ledger.record_cuts(hourly(topic, ends), None)
+    assert ledger.record_cuts(hourly(topic, ends, hours), None)
     return ledger.windows(topic)
 
 

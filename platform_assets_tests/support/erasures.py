@@ -45,18 +45,19 @@ DECODE = DecodeDeclaration(FormatSpec("string"), key=FormatSpec("string"), expec
 
 @dataclass
 class MadeTopic:
-    """A topic with hourly windows. `records` are the records in Kafka. If the lake is in an object store, `address` is
-    the lake's address in the store, and the store's files are below `root`."""
+    """A topic with windows of `hours`. `records` are the records in Kafka. If the lake is in an object store, `address`
+    is the lake's address in the store, and the store's files are below `root`."""
 
     root: Path
     topic: str = "people"
     records: list[Kept] = field(default_factory=list)
     address: str | None = None
+    hours: int = 1
 
     def __post_init__(self) -> None:
         self.lake = Lake.at(self.address or self.root)
         self.ledger = Ledger(self.lake)
-        self.declaration = TopicDeclaration(self.topic, "0 * * * *", samples.START, decode=DECODE)
+        self.declaration = TopicDeclaration(self.topic, f"0 */{self.hours} * * *", samples.START, decode=DECODE)
         self.engine = LocalEngine(self.lake, self.records)
         raw_table.create(self.lake.table(self.declaration.raw_table), self.topic)
 
@@ -68,12 +69,12 @@ class MadeTopic:
             at = dict(ends[-1])
             for partition, pairs in window.items():
                 for key, value in pairs:
-                    moment = samples.edge(number)
+                    moment = samples.edge(number * self.hours)
                     self.records.append(Kept(partition, at[partition], key, value, moment))
                     at[partition] += 1
             ends.append(at)
         self.records.sort(key=lambda r: (r.partition, r.offset))
-        return samples.recorded(self.address or self.root, self.topic, ends)
+        return samples.recorded(self.address or self.root, self.topic, ends, self.hours)
 
     def load(self, window: SealedWindow, before_commit: Callable[[], None] = lambda: None) -> Loaded:
         """Load a window without querying Kafka. Leave out the records that the ledger lists as erased."""

@@ -33,8 +33,11 @@ from testbed import samples
 KINDS: tuple[TableKind, ...] = ("raw", "decoded", "dead_letters")
 DAY = timedelta(days=1)
 KEEP = Keep(1)
-WINDOWS, OLD, EACH = 27, 24, 2
-"""Windows of an hour, and those of the first day, which are past `KEEP` on the third."""
+HOURS = 4
+WINDOWS, OLD, EACH = 9, 24 // HOURS, 2
+"""Windows, those of the first day, which are past `KEEP` on the third, and records of a partition in a window."""
+END = samples.edge(WINDOWS * HOURS)
+"""The newest boundary of a topic's windows."""
 NOW = samples.START + 2 * DAY + timedelta(hours=3)
 SEEN = samples.START + 2 * DAY - GRACE - timedelta(hours=1)
 _made: dict[tuple[Callable[..., None], int, bool], Path] = {}
@@ -46,13 +49,13 @@ def made(root: Path, windows: int = WINDOWS, *, decode: bool = True) -> MadeTopi
     if known not in _made:
         _made[known] = Path(tempfile.mkdtemp(prefix="expiring-"))
         atexit.register(shutil.rmtree, _made[known], ignore_errors=True)
-        first = MadeTopic(_made[known] / "lake")
+        first = MadeTopic(_made[known] / "lake", hours=HOURS)
         first.load_many(sealed(first, windows))
         if decode:
             for _, outcome in decode_many(first.decoder(), keys(first)):
                 assert isinstance(outcome, DecodedWindow)
     shutil.copytree(_made[known] / "lake", root)
-    topic = MadeTopic(root)
+    topic = MadeTopic(root, hours=HOURS)
     topic.declaration = replace(topic.declaration, keep=KEEP)
     topic.records[:] = _records(windows)
     return topic
@@ -68,7 +71,7 @@ def sealed(topic: MadeTopic, windows: int) -> list[SealedWindow]:
 
 def _records(windows: int) -> list[Kept]:
     found = [
-        Kept(p, w * EACH + n, key, value, samples.edge(w))
+        Kept(p, w * EACH + n, key, value, samples.edge(w * HOURS))
         for w, by_partition in enumerate(_values(windows))
         for p, pairs in by_partition.items()
         for n, (key, value) in enumerate(pairs)
