@@ -275,6 +275,7 @@ def committed(settings: ClientSettings, topic: str, *, headers: bool = True) -> 
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
             "fetch.message.max.bytes": 32 << 20,
+            "fetch.wait.max.ms": 20,
         }
     )
     partitions = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
@@ -284,7 +285,9 @@ def committed(settings: ClientSettings, topic: str, *, headers: bool = True) -> 
     deadline = time.monotonic() + 120
     while waiting:
         assert time.monotonic() < deadline
-        for message in consumer.consume(num_messages=5000, timeout=1.0):
+        # `Consumer.consume` would wait for the last of its messages, even after the end of all partitions.
+        first = consumer.poll(1.0)
+        for message in [] if first is None else [first, *consumer.consume(num_messages=5000, timeout=0)]:
             error = message.error()
             if error is None:
                 found.append(_row_of(message, headers=headers))

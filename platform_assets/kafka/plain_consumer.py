@@ -20,6 +20,8 @@ _OPTIONS: Final = {
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
     "queued.max.messages.kbytes": 16_384,
+    # How long a broker waits for records that are new before it answers that the log ends here.
+    "fetch.wait.max.ms": 100,
 }
 
 
@@ -30,10 +32,12 @@ def plain_consumer(settings: ClientSettings) -> Consumer:
 
 
 def consume(consumer: Consumer, number: int, seconds: float) -> list[Message]:
-    """Return up to `number` messages within `seconds`.
+    """Wait up to `seconds` for a message. Return it with the messages that have arrived by then, together up to `number`.
 
     librdkafka looks up the group's coordinator although this is not needed, and reports a refusal of this look-up as a
     message. That message does not concern a record, so it is left out.
     """
-    found = consumer.consume(num_messages=number, timeout=seconds)
+    first = consumer.poll(seconds)
+    # `Consumer.consume` alone would wait the full time for the last message that it may return.
+    found = [] if first is None else [first, *consumer.consume(num_messages=number - 1, timeout=0)]
     return [m for m in found if m.error() is None or m.error().code() != KafkaError.GROUP_AUTHORIZATION_FAILED]

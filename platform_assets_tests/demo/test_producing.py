@@ -63,17 +63,20 @@ def send_for(former: producing.Outlet, seconds: float) -> None:
 def messages(client: ClientSettings, topic: TopicName) -> list[Any]:
     """Return all committed messages in the topic, complete with keys, headers and timestamps."""
     ends = topic_log.whole_log(Cluster.connect(client), topic)
-    consumer = Consumer({**client.librdkafka(), "group.id": "test", "enable.partition.eof": True})
+    consumer = Consumer(
+        {**client.librdkafka(), "group.id": "test", "enable.partition.eof": True, "fetch.wait.max.ms": 20}
+    )
     try:
         consumer.assign([TopicPartition(topic, p, r.start) for p, r in ends.items()])
         found: list[Any] = []
         open_partitions = set(ends.by_partition)
         while open_partitions:
-            for message in consumer.consume(10_000, timeout=1.0):
-                if message.error() is None:
-                    found.append(message)
-                else:
-                    open_partitions.discard(message.partition())
+            if (message := consumer.poll(1.0)) is None:
+                continue
+            if message.error() is None:
+                found.append(message)
+            else:
+                open_partitions.discard(message.partition())
         return found
     finally:
         consumer.close()

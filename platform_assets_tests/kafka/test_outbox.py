@@ -48,13 +48,14 @@ def committed(broker: Broker, target: str) -> list[Message]:
             "group.id": "reader",
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 20,
         }
     )
     consumer.assign([TopicPartition(target, 0, OFFSET_BEGINNING)])
     found: list[Message] = []
     ended = False
     while not ended:
-        for message in consumer.consume(1000, 0.5):
+        if (message := consumer.poll(0.5)) is not None:
             if message.error() is None:
                 found.append((message.key(), message.value(), tuple(message.headers() or ())))
             else:
