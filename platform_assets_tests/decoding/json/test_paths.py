@@ -199,8 +199,14 @@ def both(options: dict[str, Any], values: Sequence[bytes | None]) -> Decoded:
     return fast
 
 
-@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[{"a":', b" [ ", b'{"b":[1,'])
-@pytest.mark.parametrize("depth", [99, 100, 101, 10_000, 1_000_000])
+@pytest.mark.parametrize(
+    ("opening", "depth"),
+    [
+        *((o, d) for o in (b"[", b'{"a":', b'[{"a":', b" [ ", b'{"b":[1,') for d in (99, 100, 101, 10_000)),
+        (b"[", 1_000_000),
+        (b'{"a":', 1_000_000),
+    ],
+)
 def test_nesting_of_any_depth_is_a_dead_letter_and_no_crash(opening: bytes, depth: int) -> None:
     found = both({"schema": "a STRING"}, [b'{"b":' + opening * depth, b'{"a":"x"}', None])
     reason = "too_deep" if depth * (opening.count(b"[") + opening.count(b"{")) > 99 else "malformed"
@@ -215,9 +221,12 @@ def test_the_deepest_that_may_be_declared_is_decoded() -> None:
     assert found.dead["reason"].to_pylist() == ["too_deep"]
 
 
-@pytest.mark.parametrize("inside", ["x", "é", r"\n", r"\u00e9", r"\ud83d\ude00", "[", r"\""])
-def test_texts_of_ten_megabytes_are_decoded(inside: str) -> None:
-    text = inside * (10_000_000 // len(inside.encode()))
+@pytest.mark.parametrize(
+    ("inside", "size"),
+    [(r"\u00e9", 10_000_000), *((text, 1_000_000) for text in ("x", "é", r"\n", r"\ud83d\ude00", "[", r"\""))],
+)
+def test_texts_of_megabytes_are_decoded(inside: str, size: int) -> None:
+    text = inside * (size // len(inside.encode()))
     found = both({"schema": "a STRING"}, [f'{{"a":"{text}"}}'.encode(), f'{{"b":"{text}"}}'.encode()])
     assert found.columns["a"].to_pylist() == [json.loads(f'"{text}"'), None]
     assert found.rescued.to_pylist() == [None, f'{{"b":"{text}"}}']
@@ -225,10 +234,11 @@ def test_texts_of_ten_megabytes_are_decoded(inside: str) -> None:
 
 @pytest.mark.parametrize(
     ("number", "reason"),
-    [("9" * 5_000_000, "out_of_range"), ("1." + "0" * 5_000_000, None), ("0." + "0" * 5_000_000 + "1", "out_of_range"),
-     ("1e" + "9" * 5_000_000, "out_of_range"), ("0e-" + "9" * 5_000_000, None), ("-" * 5_000_000, "malformed")],
+    [("9" * 1_000_000, "out_of_range"), ("1." + "0" * 1_000_000, None), ("0." + "0" * 1_000_000 + "1", "out_of_range"),
+     ("1e" + "9" * 1_000_000, "out_of_range"), ("0e-" + "9" * 1_000_000, None), ("-" * 1_000_000, "malformed")],
+    ids=["nines", "zeros", "small", "exponent", "negative exponent", "signs"],
 )  # fmt: skip
-def test_numbers_of_millions_of_digits_are_judged(number: str, reason: str | None) -> None:
+def test_numbers_of_a_million_digits_are_judged(number: str, reason: str | None) -> None:
     found = both({"schema": "a INT"}, [f'{{"a":{number}}}'.encode()])
     assert found.dead["reason"].to_pylist() == ([reason] if reason else [])
     assert both({"schema": "b INT"}, [f'{{"a":{number}}}'.encode()]).rescued.null_count == (reason == "malformed")
