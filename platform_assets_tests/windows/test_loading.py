@@ -138,7 +138,6 @@ def rewrite_files(lk: TopicLake, key: str) -> None:
 
 
 @pytest.mark.parametrize("damage", [delete_rows, append_rows, change_rows, remove_file, rewrite_files])
-@both_engines
 def test_a_damaged_window_is_healed_by_loading_it_again(
     lake: LakeMaker, damage: Callable[[TopicLake, str], None]
 ) -> None:
@@ -259,7 +258,6 @@ def test_a_topic_that_was_made_anew_is_refused(lake: LakeMaker, broker: Broker) 
     assert lk.snapshot() == before
 
 
-@both_engines
 def test_a_topic_made_anew_while_it_is_read_again_is_refused(
     lake: LakeMaker, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,7 +382,6 @@ def test_a_reload_against_an_edited_receipt_is_refused_and_says_that_it_was_edit
     assert lk.load(key).outcome == "unchanged"
 
 
-@both_engines
 def test_a_partition_that_was_added_starts_at_zero(lake: LakeMaker, broker: Broker) -> None:
     from confluent_kafka.admin import NewPartitions
 
@@ -413,7 +410,6 @@ def set_config(broker: Broker, topic: str, name: str, value: str) -> None:
 # --- transactions ----------------------------------------------------------------------------------------------
 
 
-@both_engines
 def test_a_transaction_that_is_open_at_a_cut_is_in_no_window_until_it_is_decided(lake: LakeMaker) -> None:
     lk = lake(partitions=2)
     lk.commit([Record(b"committed", partition=p) for p in (0, 1)])
@@ -441,7 +437,6 @@ def test_a_transaction_that_is_open_at_a_cut_is_in_no_window_until_it_is_decided
         assert lk.load(key).outcome == "unchanged"
 
 
-@both_engines
 def test_a_transaction_may_straddle_a_cut_record_by_record(lake: LakeMaker) -> None:
     """The transaction spans two partitions, and another transaction holds one of them back: its records are in two
     windows, each record once."""
@@ -463,7 +458,6 @@ def test_a_transaction_may_straddle_a_cut_record_by_record(lake: LakeMaker) -> N
 YEAR_MS = 31_556_952_000
 
 
-@both_engines
 def test_records_with_clocks_off_by_years_are_loaded_exactly_once(lake: LakeMaker) -> None:
     lk = lake(partitions=2, config=ANY_TIME)
     now = int(time.time() * 1000)
