@@ -3,6 +3,7 @@ Spark."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,8 @@ class InProcessEngine(DecodeEngine):
 
     def _reports(self, plan: Plan) -> Generator[Report, None, None]:
         if plan.shares:
-            work = self._work(plan)
+            # As Spark sends it.
+            work = pickle.loads(pickle.dumps(self._work(plan)))
             yield from (Report.from_json(r.to_json()) for r in task.reports(work, range(len(work.shares))))
 
     def measure(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,11 @@ from platform_assets.lake.location import Lake
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.expectations import Expectation, FailingRow, Figures
 from platform_assets.windows.decode.decoding import DecodedWindow, WindowDecoder
+from platform_assets.windows.load.replacing import Loaded
 from platform_assets_tests.conftest import LakeMaker
+from platform_assets_tests.support import parts
+from platform_assets_tests.support.decoded_topic import InProcessEngine, tables_without_spark
+from platform_assets_tests.support.local_engine import Kept, LocalEngine
 from testbed.loads import Record, TopicLake
 
 TEXT = DecodeDeclaration(FormatSpec("string"))
@@ -42,15 +47,30 @@ class Died(BaseException):
 
 @dataclass
 class Decoding:
-    """A topic's lake with its decoded tables."""
+    """A topic's lake with its decoded tables. `workers` is true if Spark's workers load and decode, and false if this
+    process does, with the same code."""
 
     lake: TopicLake
+    workers: bool
     declared: DecodeDeclaration = field(default_factory=lambda: TEXT)
+
+    def load(self, key: str) -> Loaded:
+        """Load a window of the raw table."""
+        if self.workers:
+            return self.lake.load(key)
+        kept = [
+            Kept(r.partition, r.offset, r.key, r.value, datetime.fromtimestamp(r.timestamp / 1000, UTC))
+            for r in self.lake.committed()
+        ]
+        return self.lake.loader(engine=LocalEngine(self.lake.ledger.lake, kept)).load(key)
 
     def decoder(self, before_step: Callable[[str], None] = lambda step: None) -> WindowDecoder:
         """Return a new window decoder, which looks like another process to the lake."""
         declaration = replace(self.lake.declaration, decode=self.declared)
-        engine = DecodeEngine(Lake.at(self.lake.root), self.lake.spark)
+        of_lake = Lake.at(self.lake.root)
+        engine = (
+            DecodeEngine(of_lake, self.lake.spark) if self.workers else InProcessEngine(of_lake, tables_without_spark)
+        )
         return WindowDecoder(declaration, self.lake.ledger, engine, before_step=before_step)
 
     def decode(self, key: str) -> DecodedWindow:
@@ -105,14 +125,25 @@ class Decoding:
         return found
 
 
+USUAL = parts.SPARK.chosen() == "local" and parts.LAKE.chosen() == "folder"
+
+
 @pytest.fixture
 def decoding(lake: LakeMaker) -> Decoding:
-    return Decoding(lake(partitions=2))
+    """In a session with a store or a Spark cluster, workers load and decode in all tests."""
+    return Decoding(lake(partitions=2), workers=not USUAL)
 
 
+@pytest.fixture
+def by_workers(decoding: Decoding) -> None:
+    """Let Spark's workers load and decode."""
+    decoding.workers = True
+
+
+@pytest.mark.usefixtures("by_workers")
 def test_first_load(decoding: Decoding) -> None:
     key = decoding.lake.window_of(RECORDS)
-    decoding.lake.load(key)
+    decoding.load(key)
     done = decoding.decode(key)
     assert (done.outcome, done.decoded.rows, done.dead_letters.rows) == ("loaded", 5, 3)
     rows = decoding.rows("decoded", key)
@@ -133,7 +164,7 @@ def test_first_load(decoding: Decoding) -> None:
 
 def test_again_without_any_change(decoding: Decoding) -> None:
     key = decoding.lake.window_of(RECORDS)
-    decoding.lake.load(key)
+    decoding.load(key)
     first = decoding.decode(key)
     again = decoding.decode(key)
     assert (again.outcome, again.decoded, again.dead_letters) == ("unchanged", first.decoded, first.dead_letters)
@@ -143,7 +174,7 @@ def test_again_without_any_change(decoding: Decoding) -> None:
 @pytest.mark.parametrize("step", ["dead letters", "decoded", "receipts"])
 def test_death_before_each_step_of_a_first_load(decoding: Decoding, step: str) -> None:
     key = decoding.lake.window_of(RECORDS)
-    decoding.lake.load(key)
+    decoding.load(key)
     decoding.die_before(step, key)
     assert decoding.decoder().decoded.receipt(key) is None
     assert decoding.decode(key).outcome == "loaded"
@@ -155,7 +186,7 @@ def test_death_before_each_step_of_a_first_load(decoding: Decoding, step: str) -
 def test_death_before_each_step_of_a_replacement(decoding: Decoding, step: str) -> None:
     """Afterwards, either the replacement is tried again, or another declaration with the same columns replaces it."""
     key = decoding.lake.window_of(RECORDS)
-    decoding.lake.load(key)
+    decoding.load(key)
     decoding.decode(key)
     decoding.declared = MORE
     decoding.die_before(step, key)
@@ -171,7 +202,7 @@ def test_death_before_each_step_of_a_replacement(decoding: Decoding, step: str) 
 def test_death_between_both_commits_and_the_former_declaration(decoding: Decoding) -> None:
     """Rows that were committed under the other declaration do not match the receipts, so they are replaced."""
     key = decoding.lake.window_of(RECORDS)
-    decoding.lake.load(key)
+    decoding.load(key)
     decoding.decode(key)
     decoding.declared = replace(TEXT, revision=2)
     decoding.die_before("decoded", key)
@@ -182,7 +213,7 @@ def test_death_between_both_commits_and_the_former_declaration(decoding: Decodin
 
 def test_damage_is_healed(decoding: Decoding) -> None:
     key = decoding.lake.window_of(RECORDS)
-    decoding.lake.load(key)
+    decoding.load(key)
     decoding.decode(key)
     for kind in ("decoded", "dead_letters"):
         table = DeltaTable(decoding.lake.root / kind / decoding.lake.topic)
@@ -194,7 +225,7 @@ def test_damage_is_healed(decoding: Decoding) -> None:
 def test_other_rows_of_the_same_declaration_are_refused(decoding: Decoding, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release decodes differently without a new version of its decoder; the remedy in the message works."""
     key = decoding.lake.window_of(RECORDS)
-    decoding.lake.load(key)
+    decoding.load(key)
     digest = DecodeDeclaration.digest
     with monkeypatch.context() as patched:
         former = replace(TEXT, value=FormatSpec("string", {"max_bytes": 100}))
@@ -218,30 +249,31 @@ def test_window_that_the_raw_table_has_not_got(decoding: Decoding) -> None:
     key = decoding.lake.window_of(RECORDS)
     with pytest.raises(NotLoadedError, match=rf"platform-assets load raw/{decoding.lake.topic} {key}"):
         decoding.decoder().decode(key)
-    decoding.lake.load(key)
+    decoding.load(key)
     assert decoding.decode(key).outcome == "loaded"
 
 
 def test_windows_without_offsets_and_without_rows(decoding: Decoding) -> None:
     empty = decoding.lake.close_window()
-    decoding.lake.load(empty)
+    decoding.load(empty)
     assert decoding.decode(empty).outcome == "empty"
     decoding.declared = replace(TEXT, revision=2)
     assert decoding.decode(empty).outcome == "empty"
     decoding.lake.abort(RECORDS)
     aborted = decoding.lake.close_window()
-    decoding.lake.load(aborted)
+    decoding.load(aborted)
     done = decoding.decode(aborted)
     assert (done.outcome, done.decoded.rows, done.dead_letters.rows) == ("loaded", 0, 0)
     assert decoding.decode(aborted).outcome == "unchanged"
 
 
+@pytest.mark.usefixtures("by_workers")
 def test_redrive(decoding: Decoding) -> None:
     """A corrected declaration turns the window's dead letters into rows; other windows keep theirs."""
     decoding.declared = replace(TEXT, value=FormatSpec("string", {"max_bytes": 2}))
     keys = [decoding.lake.window_of([Record(b"long enough"), Record(b"ok")]) for _ in range(2)]
     for key in keys:
-        decoding.lake.load(key)
+        decoding.load(key)
         assert decoding.decode(key).dead_letters.rows == 1
     assert decoding.rows("dead_letters", keys[0])[0]["reason"] == "too_large"
     decoding.declared = TEXT
@@ -251,10 +283,11 @@ def test_redrive(decoding: Decoding) -> None:
     assert len(decoding.rows("dead_letters", keys[1])) == 1
 
 
+@pytest.mark.usefixtures("by_workers")
 def test_repair_of_a_record_that_is_known_to_be_bad(decoding: Decoding) -> None:
     keys = [decoding.lake.window_of([Record(b"ok"), Record(b"\xff")]) for _ in range(2)]
     for key in keys:
-        decoding.lake.load(key)
+        decoding.load(key)
         decoding.decode(key)
     decoding.declared = replace(TEXT, repairs=(Repair(keys[0], 0, 1, "mended"),))
     done = decoding.decode(keys[0])
@@ -266,13 +299,14 @@ def test_repair_of_a_record_that_is_known_to_be_bad(decoding: Decoding) -> None:
         decoding.decoder().decode(keys[0])
 
 
+@pytest.mark.usefixtures("by_workers")
 def test_expectations_are_measured_as_the_window_is_written(decoding: Decoding) -> None:
     """Expectations do not change rows: failing rows are decoded, and do not become dead letters."""
     decoding.declared = replace(TEXT, expect=(SMALL_LETTERS, ONCE))
     values = (b"one", b"one", None, None, b"\xff", b"one")
     sent = [*(Record(value) for value in values), Record(b"TWO", partition=1), Record(b"two", partition=1)]
     key = decoding.lake.window_of(sent)
-    decoding.lake.load(key)
+    decoding.load(key)
     done = decoding.decode(key)
     assert (done.decoded.rows, done.dead_letters.rows) == (7, 1)
     found = {
@@ -288,14 +322,14 @@ def test_expectations_are_measured_as_the_window_is_written(decoding: Decoding) 
     again = decoding.decode(key)
     assert (again.outcome, again.decoded) == ("unchanged", done.decoded)
     aborted = decoding.lake.close_window()
-    decoding.lake.load(aborted)
+    decoding.load(aborted)
     assert decoding.decode(aborted).decoded.figures is None
 
 
 def test_other_expectations_leave_rows_as_they_are(decoding: Decoding) -> None:
     """Expectations are measured when the window is decoded again, which makes no commit."""
     key = decoding.lake.window_of([Record(b"a"), Record(b"a"), Record(b"B")])
-    decoding.lake.load(key)
+    decoding.load(key)
     first = decoding.decode(key)
     assert first.decoded.figures is None
     for expected, failing in (((ONCE,), [1]), ((SMALL_LETTERS, replace(ONCE, severity="error")), [1, 1])):
@@ -317,13 +351,13 @@ def test_other_expectations_leave_rows_as_they_are(decoding: Decoding) -> None:
 
 def test_keys_are_added_to_a_table_with_older_windows(decoding: Decoding) -> None:
     first = decoding.lake.window_of(RECORDS)
-    decoding.lake.load(first)
+    decoding.load(first)
     before = decoding.decode(first)
     decoding.declared = MORE
     second = decoding.lake.window_of(
         [Record(b"v", b"k"), Record(b"v", b"\xff"), Record(b"\xff", b"\xff"), Record(b"v")]
     )
-    decoding.lake.load(second)
+    decoding.load(second)
     assert decoding.decode(second).decoded.rows == 2
     assert [r["key"] for r in decoding.rows("decoded", second)] == ["k", None]
     assert [d["side"] for d in decoding.rows("dead_letters", second)] == ["key", "value"]
@@ -334,7 +368,7 @@ def test_keys_are_added_to_a_table_with_older_windows(decoding: Decoding) -> Non
 
 def test_change_that_is_no_addition_is_refused_until_it_is_declared(decoding: Decoding) -> None:
     key = decoding.lake.window_of(RECORDS)
-    decoding.lake.load(key)
+    decoding.load(key)
     decoding.decode(key)
     decoding.declared = DecodeDeclaration(FormatSpec("string", {"column": "line"}))
     with pytest.raises(SchemaChangeError, match="value STRING is dropped, or renamed to line") as refused:
@@ -347,18 +381,18 @@ def test_change_that_is_no_addition_is_refused_until_it_is_declared(decoding: De
 
 def test_lost_raw_files_are_named(decoding: Decoding) -> None:
     key = decoding.lake.window_of(RECORDS)
-    decoding.lake.load(key)
+    decoding.load(key)
     for path in decoding.lake.table.rglob("*.parquet"):
         path.unlink()
     with pytest.raises(FilesLostError, match=f"raw/{decoding.lake.topic}"):
         decoding.decoder().decode(key)
-    decoding.lake.load(key)
+    decoding.load(key)
     assert decoding.decode(key).outcome == "loaded"
 
 
 def test_raw_rows_that_are_not_those_of_the_receipt_are_not_decoded(decoding: Decoding) -> None:
     key = decoding.lake.window_of(RECORDS)
-    decoding.lake.load(key)
+    decoding.load(key)
     for path in decoding.lake.table.rglob("*.parquet"):
         rows = pa.parquet.read_table(path)
         pa.parquet.write_table(rows.slice(1), path)
