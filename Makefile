@@ -26,10 +26,11 @@ demo: $(ENVIRONMENT) $(KERNELS) ## Stream the demo data, load it, prove it; leav
 	@$(BIN)/platform-assets demo $(if $(ONCE),--once)
 
 # The tests of one file run in one process; the conftest orders the files.
-PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+PROCESSES ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
 .PHONY: test
-test: install ## Run the tests (ARGS="-k name" for some of them)
+test: install ## Run the tests (ARGS="-k name" for some of them; PROCESSES=2)
 	@$(PYTEST) -m "not soak and not cluster and not long" $(ARGS)
 
 .PHONY: test-all

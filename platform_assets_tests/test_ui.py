@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from platform_assets_tests.conftest import LakeMaker
 
-pytestmark = [pytest.mark.browser, pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.browser, pytest.mark.broker, pytest.mark.spark, pytest.mark.usefixtures("chromium")]
 
 _PATIENCE_MS = 120_000
 

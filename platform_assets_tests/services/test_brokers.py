@@ -161,6 +161,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     finally:
         platform.down(home_at(own))
     assert services.naming(own) == []
+    # After a kill, Kafka would scan all logs again.
+    assert [(own / s / ".kafka_cleanshutdown").is_file() for s in brokers.ALL] == [True] * 3
 
 
 @pytest.fixture
@@ -223,6 +225,7 @@ def test_the_last_of_three_ends_in_good_order_with_nobody_left_to_ask(trio: Trio
     trio.up()
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_down_ends_all_in_good_order_and_up_finds_what_they_kept(trio: Trio, shell: Shell) -> None:
     trio.create("kept")

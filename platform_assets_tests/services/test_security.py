@@ -146,7 +146,7 @@ def test_settings_are_given_for_the_homes_own_brokers_alone(home: Home) -> None:
 # --- real brokers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["password", "certificate"])
+@pytest.fixture(scope="module", params=["password", pytest.param("certificate", marks=pytest.mark.long)])
 def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """Return a shell in which a command has started a secured broker."""
     made = Shell(tmp_path_factory.mktemp("secured"))

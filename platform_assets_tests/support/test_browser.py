@@ -15,6 +15,9 @@ from testbed.browser import VARIABLE
 
 BROWSER_TESTS = ("platform_assets_tests/checks/report/test_report_ui.py", "platform_assets_tests/test_ui.py")
 
+AUTOMATIC = ("unsynced_databases", "session_store", "request", "tmp_path_factory")
+"""Fixtures that cost nothing, or that every test has."""
+
 
 def run_without_browser(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run all tests marked `browser` in the same way as on a machine without a browser."""
@@ -27,6 +30,15 @@ def run_without_browser(folder: Path, **more: str) -> subprocess.CompletedProces
     )  # fmt: skip
 
 
+def test_browser_tests_request_the_browser_before_all_other_fixtures(request: pytest.FixtureRequest) -> None:
+    """So without a browser they skip at once, before services start. Fixtures of wider scopes are set up first."""
+    for test in request.session.items:
+        if test.get_closest_marker("browser"):
+            names = [n for n in getattr(test, "fixturenames", ()) if n not in AUTOMATIC]
+            assert names[0] == "chromium", f"{test.nodeid}: {names}"
+
+
+@pytest.mark.long
 def test_every_browser_test_skips_without_a_browser_and_says_why(tmp_path: Path) -> None:
     done = run_without_browser(tmp_path)
 

@@ -225,6 +225,7 @@ class NoEngine:
         return lambda *_: pytest.fail(f"the engine was asked to {name}")
 
 
+@pytest.mark.long
 def test_a_log_that_was_cut_off_and_has_grown_back_is_named_with_epoch_and_offsets(
     own_home: Home, tmp_path: Path
 ) -> None:
