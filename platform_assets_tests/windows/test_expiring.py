@@ -97,6 +97,9 @@ from platform_assets_tests.support.made_kafka import deciding_of
 from platform_assets_tests.support.recovery import clean_log, lose_ledger, vacuum
 from testbed import samples
 
+one_layout = pytest.mark.parametrize("layout", ["flat"], indirect=True)
+"""For tests of what does not depend on the table's layout, such as clocks, notices and the ledger."""
+
 
 @pytest.fixture
 def topic(layout: str, tmp_path: Path) -> MadeTopic:
@@ -120,6 +123,7 @@ def test_windows_past_keep_are_removed_from_all_tables_in_one_commit_each(topic:
     assert {kind: table(topic, kind).version() for kind in KINDS} == {kind: v + 1 for kind, v in before.items()}
 
 
+@one_layout
 def test_nothing_is_removed_for_a_week_after_a_keep_was_seen(layout: str, tmp_path: Path) -> None:
     """So that a mistyped value shows in reports before it does harm."""
     topic = made(tmp_path / "lake", decode=False)
@@ -141,6 +145,7 @@ def test_nothing_is_removed_for_a_week_after_a_keep_was_seen(layout: str, tmp_pa
     assert len(run(topic, NOW + 3 * GRACE).done) == WINDOWS
 
 
+@one_layout
 def test_windows_expire_at_midnight(topic: MadeTopic) -> None:
     until = samples.START + 2 * DAY
     assert run(topic, until - timedelta(seconds=1)).done == ()
@@ -189,6 +194,7 @@ def test_a_file_with_few_expired_windows_waits_until_more_are_or_a_week_has_pass
 # --- clocks --------------------------------------------------------------------------------------------------------
 
 
+@one_layout
 def test_nothing_is_removed_while_clocks_disagree(topic: MadeTopic) -> None:
     """Neither the week of notice nor the age of windows is measured by the clock of this process alone."""
     recorded = len(noticed(topic))
@@ -202,6 +208,7 @@ def test_nothing_is_removed_while_clocks_disagree(topic: MadeTopic) -> None:
     assert Expiring(topic.declaration, topic.ledger).plan(real) is not None
 
 
+@one_layout
 def test_windows_age_only_up_to_the_newest_boundary(topic: MadeTopic) -> None:
     """So even if the clocks of this process and of the lake are both ahead, the newest windows stay."""
     real = topic.lake.root.time()
@@ -216,6 +223,7 @@ def test_windows_age_only_up_to_the_newest_boundary(topic: MadeTopic) -> None:
     assert f"newest window boundary, {END:%Y-%m-%d %H:%M} UTC" in text
 
 
+@one_layout
 def test_the_week_of_notice_has_passed_only_once_a_boundary_shows_it(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +242,7 @@ def test_the_week_of_notice_has_passed_only_once_a_boundary_shows_it(
     assert len(run(topic, END + GRACE).done) == WINDOWS
 
 
+@one_layout
 def test_upkeep_that_runs_monthly_removes_windows_in_its_third_run(layout: str, tmp_path: Path) -> None:
     topic = made(tmp_path / "lake", 3)
     seen, month = None, 30 * DAY
@@ -246,6 +255,7 @@ def test_upkeep_that_runs_monthly_removes_windows_in_its_third_run(layout: str, 
     assert found == [0, 0, 3]
 
 
+@one_layout
 def test_a_boundary_later_than_the_clocks_shows_that_they_are_behind(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +269,7 @@ def noticed(topic: MadeTopic) -> list[decisions.Decision]:
     return decisions.decisions(topic.lake, topic.topic, ("keep",))
 
 
+@one_layout
 def test_a_notice_of_a_wrong_clock_does_not_stop_later_ones(layout: str, tmp_path: Path) -> None:
     topic = made(tmp_path / "lake", decode=False)
     topic.declaration = replace(topic.declaration, decode=None)
@@ -272,6 +283,7 @@ def test_a_notice_of_a_wrong_clock_does_not_stop_later_ones(layout: str, tmp_pat
     assert len(run(topic, SEEN + GRACE + 3 * DAY).done) == WINDOWS
 
 
+@one_layout
 def test_a_notice_in_the_future_is_given_again(layout: str, tmp_path: Path) -> None:
     topic = made(tmp_path / "lake", decode=False)
     topic.declaration = replace(topic.declaration, decode=None)
@@ -280,6 +292,7 @@ def test_a_notice_in_the_future_is_given_again(layout: str, tmp_path: Path) -> N
     assert list(run(topic).done) == keys(topic)[:OLD]
 
 
+@one_layout
 def test_different_values_that_were_noticed_at_once_get_new_notice(layout: str, tmp_path: Path) -> None:
     topic = made(tmp_path / "lake", decode=False)
     read = notice._newest(topic.ledger, topic.topic)
@@ -291,6 +304,7 @@ def test_different_values_that_were_noticed_at_once_get_new_notice(layout: str, 
     assert held(topic) == sent(topic, keys(topic))
 
 
+@one_layout
 def test_a_topic_that_comes_back_into_the_yaml_gets_new_notice(topic: MadeTopic) -> None:
     expiring = replace(expiring_of(topic), seen=SEEN)
     later = SEEN + UNSEEN + DAY
@@ -308,6 +322,7 @@ def test_a_topic_that_comes_back_into_the_yaml_gets_new_notice(topic: MadeTopic)
 # --- size of commits -----------------------------------------------------------------------------------------------
 
 
+@one_layout
 def test_a_removal_is_committed_in_parts_of_bounded_size(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     split = expiring.split
     monkeypatch.setattr(expiring, "split", partial(split, most=1_000))
@@ -319,6 +334,7 @@ def test_a_removal_is_committed_in_parts_of_bounded_size(topic: MadeTopic, monke
     check_expired(topic, keys(topic)[:OLD])
 
 
+@one_layout
 def test_another_commit_between_two_parts_is_noticed(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     split, commit, key = expiring.split, expiring.commit, keys(topic)[OLD - 1]
     monkeypatch.setattr(expiring, "split", partial(split, most=1_000))
@@ -347,6 +363,7 @@ def test_windows_that_share_a_file_are_removed_together() -> None:
     ]
 
 
+@one_layout
 def test_the_first_cut_is_written_once_in_a_commit(topic: MadeTopic) -> None:
     run(topic)
     text = _commits(topic)[-1].user_metadata
@@ -531,7 +548,11 @@ class Died(Exception):
     pass
 
 
-@pytest.mark.parametrize("step", range(14))
+@pytest.mark.parametrize(
+    ("layout", "step"),
+    [*(("flat", step) for step in range(14)), *(("partitioned", step) for step in (3, 5, 11))],
+    indirect=["layout"],
+)
 def test_a_run_that_dies_between_any_two_steps_is_finished_by_the_next(
     topic: MadeTopic, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -564,6 +585,7 @@ def test_a_run_that_dies_between_any_two_steps_is_finished_by_the_next(
     check_expired(topic, keys(topic)[:OLD])
 
 
+@one_layout
 def test_there_are_no_other_steps(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
@@ -604,6 +626,7 @@ def test_a_load_finds_a_removal_whose_receipts_are_missing(topic: MadeTopic, mon
     assert held(topic) == sent(topic, keys(topic)[OLD:])
 
 
+@one_layout
 def test_a_lost_answer_is_found_in_the_log(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     write = DeltaTable.create_write_transaction
 
@@ -617,6 +640,7 @@ def test_a_lost_answer_is_found_in_the_log(topic: MadeTopic, monkeypatch: pytest
     check_expired(topic, keys(topic)[:OLD])
 
 
+@one_layout
 def test_an_unknown_outcome_is_named_and_finished_by_the_next_run(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -885,6 +909,7 @@ def test_an_erasure_by_key_deletes_derived_files_whose_raw_rows_are_gone(topic: 
     proved(topic)
 
 
+@one_layout
 def test_files_of_topics_without_expired_windows_are_not_listed(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1082,6 +1107,7 @@ def test_windows_that_expired_before_the_topic_was_decoded_are_not_requested(lay
     check_expired(topic, keys(topic)[1:OLD])
 
 
+@one_layout
 def test_ticks_of_topics_without_removals_read_no_receipts_of_undecoded_windows(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1250,6 +1276,7 @@ def _all_below_log_start(receipt: Receipt) -> Evidence:
     )
 
 
+@one_layout
 def test_no_evidence_turns_an_expired_window_into_one_without_rows(layout: str, tmp_path: Path) -> None:
     topic = few(tmp_path / "lake")
     run(topic)
@@ -1263,6 +1290,7 @@ def test_no_evidence_turns_an_expired_window_into_one_without_rows(layout: str, 
     assert before.rows == EACH * 2
 
 
+@one_layout
 def test_a_changed_declaration_does_not_keep_windows(layout: str, tmp_path: Path) -> None:
     topic = few(tmp_path / "lake")
     topic.declaration = replace(topic.declaration, decode=replace(DECODE, revision=2))
@@ -1287,17 +1315,18 @@ def test_damaged_decoded_rows_of_a_topic_that_is_no_longer_decoded_can_be_moved_
     assert held(topic) == set()
 
 
+@one_layout
 def test_windows_that_stay_hold_up_no_younger_ones(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = few(tmp_path / "lake", windows=8)
-    for key in keys(topic)[:3]:
+    topic = few(tmp_path / "lake", windows=6)
+    for key in keys(topic)[:2]:
         table(topic).delete(f"window = '{key}' AND kafka_offset % 2 = 0")
-    monkeypatch.setattr(expiring_windows, "MOST_WINDOWS", 3)
+    monkeypatch.setattr(expiring_windows, "MOST_WINDOWS", 2)
     done = run(topic)
-    assert done.held == dict.fromkeys(keys(topic)[:3], DAMAGED)
-    assert (list(done.done), done.plan.later) == (keys(topic)[3:6], 2)
-    assert list(run(topic).done) == keys(topic)[6:]
+    assert done.held == dict.fromkeys(keys(topic)[:2], DAMAGED)
+    assert (list(done.done), done.plan.later) == (keys(topic)[2:4], 2)
+    assert list(run(topic).done) == keys(topic)[4:]
 
 
 # --- tables whose removals come apart ----------------------------------------------------------------------------------
@@ -1389,6 +1418,7 @@ def test_decoded_rows_stay_as_long_as_raw_rows_in_a_shared_file(tmp_path: Path) 
     assert decision.windows == (keys(topic)[0], keys(topic)[2 * OLD - 1])
 
 
+@one_layout
 def test_decisions_are_folded(layout: str, tmp_path: Path) -> None:
     topic = few(tmp_path / "lake")
     decision = decisions.Decision(topic.topic, "expire", ("a", "b"), "upkeep", "a test", {})
@@ -1400,6 +1430,7 @@ def test_decisions_are_folded(layout: str, tmp_path: Path) -> None:
     assert len(noticed(topic)) == 1
 
 
+@one_layout
 def test_a_missing_window_of_a_topic_without_keep_costs_no_search_of_the_log(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
