@@ -30,7 +30,7 @@ class Arrived:
 
 
 def test_messages_that_have_arrived_are_returned_without_waiting_for_more() -> None:
-    messages = [Message() for _ in range(5)]
+    messages: list[Any] = [Message() for _ in range(5)]
     consumer: Any = Arrived(*messages)
     assert [*consume(consumer, 3, 60.0), *consume(consumer, 3, 60.0)] == messages
     assert consumer.waited == []
