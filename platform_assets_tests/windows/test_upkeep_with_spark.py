@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("flat")]
 LATER = "2030-01-01-00:00"
-WINDOWS, MORE, EACH = 4, 4, 20
+WINDOWS, MORE, EACH = 5, 4, 20
 KINDS: tuple[TableKind, ...] = ("raw", "decoded")
 
 
