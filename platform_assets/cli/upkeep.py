@@ -71,7 +71,7 @@ def upkeep(
     to, as `vacuum` does.
 
     If the command is interrupted, run it again to continue. Exits 1 if rows of a window are not those that were loaded,
-    or if a window past `keep` cannot be removed.
+    or if a window past `keep` cannot be removed, unless it is parked.
     """
     from datetime import UTC, datetime
 
@@ -133,7 +133,9 @@ def _expired(
         found.append({"topic": topic, **done.to_json()})
         if not as_json:
             echo(f"raw/{topic}: {expiry_text.plan_text(done) if dry_run else expiry_text.text(done)}")
-        for text in expiry_text.held_texts(topic, done.held, done.more):
+        for text in expiry_text.warnings(topic, done.held, done.more):
+            echo(text, err=True)
+        for text in expiry_text.problems(topic, done.held, done.more):
             failed = failed or not dry_run
             echo(text, err=True)
     return found, failed

@@ -152,7 +152,8 @@ def decisions(lake: Lake, topic: str | None, kinds: Sequence[DecisionKind] = ())
         condition &= pc.field("kind").isin(list(kinds))
     # Some clocks count whole seconds: within one second, a request comes before its completion.
     order = [("decided_at", "ascending"), ("kind", "ascending")]
-    rows = dataset.to_table(filter=condition).sort_by(order).to_pylist()
+    with lake.decisions.reading():
+        rows = dataset.to_table(filter=condition).sort_by(order).to_pylist()
     return [
         Decision(
             row["topic"],

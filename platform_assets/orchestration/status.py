@@ -255,6 +255,7 @@ def _table(
         since = first if older.windows else pc.min(rows["recorded_at"]).as_py()
         patience = health.patience(declaration)
         unjudged = health.checks_not_run(declaration.raw_table, judged, newest, since, patience, now)
+    parked_past_keep = expiry_text.warnings(topic, past_keep, {} if keep is None else keep.more)
     far = None if moved or clock else health.catching_up(declaration, sensor, older.windows + len(sealed), pending, now)
     return TableStatus(
         table=declaration.raw_table.name,
@@ -272,7 +273,8 @@ def _table(
         checks=judged,
         broker_error=broker_error,
         error=error,
-        warning=" ".join([*_warnings(declaration, first, now), *([far] if far else []), *passing]) or None
+        warning=" ".join([*_warnings(declaration, first, now), *([far] if far else []), *passing, *parked_past_keep])
+        or None
         if newest_cut is not None or declaration.paused
         else _not_begun(declaration, sensor, now),
         unloaded=tuple(unloaded[:_MOST_UNLOADED]),
@@ -284,7 +286,7 @@ def _table(
             *unjudged,
             *_unerased(declaration.raw_table.name, unfinished, replays_left),
             *upkeep_status.problems(upkeep),
-            *expiry_text.held_texts(topic, past_keep, {} if keep is None else keep.more),
+            *expiry_text.problems(topic, past_keep, {} if keep is None else keep.more),
         ),
         lag_to_high_watermark=_sum(p.lag_to_high_watermark for p in partitions),
         open_transactions=() if table_forecast is None else retention_check.transactions(table_forecast),

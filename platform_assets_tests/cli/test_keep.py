@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
+import dagster as dg
 import polars as pl
 import pytest
 
@@ -18,17 +19,21 @@ from platform_assets.ledger import decisions
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.keeping import GRACE, Keep
+from platform_assets.orchestration import status
 from platform_assets.orchestration.maintenance import upkeep
 from platform_assets.orchestration.resources import LakeResource, SparkResource
+from platform_assets.windows.decide import parking
 from platform_assets.windows.maintain import expiry_text, keeping, last_expiry
 from platform_assets.windows.maintain.expiring import Expired, Expiring, ExpiryPlan
-from platform_assets.windows.maintain.expiry_reasons import DAMAGED, OPEN
+from platform_assets.windows.maintain.expiry_reasons import DAMAGED, OPEN, PARKED
 from platform_assets.windows.maintain.notice import Policy, Times
-from platform_assets_tests.support.erasures import MadeTopic
+from platform_assets_tests.support.erasures import AUTHOR, MadeTopic
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 
 pytestmark = list(map(pytest.mark.filterwarnings, DAGSTER_WARNINGS))
 WINDOWS, EACH = 3, 5
+FIRST, LAST = "2026-01-01-00:00", "2026-01-01-02:00"
+SOME = f"{WINDOWS} windows from {FIRST} to {LAST}, with {WINDOWS * EACH} rows"
 
 
 @pytest.fixture
@@ -73,11 +78,11 @@ def test_upkeep_announces_for_a_week_then_removes_and_status_says_so(shell: Shel
     assert "raw/people: keep 1 day: removes nothing before " in listed.stdout
     first = shell.run("upkeep", "people")
     assert first.exit_code == 0, first.output
-    assert f"; {WINDOWS} windows with {WINDOWS * EACH} rows are older and will go then" in first.stdout
+    assert f"; {SOME}, are older and will go then" in first.stdout
     assert rows(topic) == WINDOWS * EACH
     known = last_expiry.recall(topic.ledger, topic.topic)
     assert known is not None
-    assert (known.is_due, known.waiting) == (False, WINDOWS)
+    assert (known.is_due, known.waiting, known.first, known.last) == (False, WINDOWS, FIRST, LAST)
 
 
 def test_a_dry_run_writes_nothing(shell: Shell, topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +154,7 @@ def test_each_reason_is_named_with_its_first_windows_and_their_number() -> None:
     now = datetime(2026, 1, 9, tzinfo=UTC)
     done = Expired(ExpiryPlan(Policy(Keep(1), now, is_new=False, aged=now)), is_due=True, held=held)
     found = last_expiry.of_run(done, now)
-    first, second = expiry_text.held_texts("people", found.held, found.more)
+    first, second = expiry_text.problems("people", found.held, found.more)
     assert f"w000, w001, w002 and 497 more of topic people are past keep and were not removed: {DAMAGED}." in first
     assert f"w600 of topic people is past keep and was not removed: {OPEN}." in second
     assert found.windows_held == 501
@@ -158,7 +163,9 @@ def test_each_reason_is_named_with_its_first_windows_and_their_number() -> None:
 def test_what_upkeep_removes(shell: Shell, topic: MadeTopic) -> None:
     seen(topic, GRACE + timedelta(days=1))
     listed = shell.run("upkeep", "people", "--dry-run")
-    assert f"raw/people: keep 1 day: would remove {WINDOWS} windows with {WINDOWS * EACH} rows" in listed.stdout
+    assert f"raw/people: keep 1 day: would remove {SOME}\n" in listed.stdout
+    (planned,) = json.loads(shell.run("upkeep", "people", "--dry-run", "--json").stdout)["keep"]
+    assert (planned["windows"], planned["waiting"], planned["first"], planned["last"]) == (0, WINDOWS, FIRST, LAST)
     assert rows(topic) == WINDOWS * EACH
     done = shell.run("upkeep", "people", "--json")
     assert done.exit_code == 0, done.output
@@ -189,6 +196,53 @@ def test_a_window_that_stays_is_named_with_its_remedy(shell: Shell, topic: MadeT
     assert last_expiry.standing(topic.ledger, topic.topic, known) == {}
 
 
+def test_a_parked_window_is_a_warning_until_it_is_unparked_and_decoded(layout: str, tmp_path: Path) -> None:
+    """An operator has decided that it stays, so upkeep does not fail because of it."""
+    topic = MadeTopic(tmp_path / "lake")
+    topic.declaration = replace(topic.declaration, keep=Keep(1))
+    first, second = topic.seal([{0: [(b"k", b"v-%d" % w)]} for w in range(2)])
+    topic.load(first)
+    topic.load(second)
+    topic.decoder().decode(first.key)
+    parking.park(topic.declaration.decoded_table, [second.key], AUTHOR, topic.ledger)
+    newest = topic.ledger.newest_cut(topic.topic)
+    assert newest is not None
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    assert topic.ledger.record_cuts([replace(newest, edge=now)], newest.edge)
+    seen(topic, GRACE + timedelta(days=1))
+    ((_, done),) = keeping.of_topics([topic.declaration], topic.ledger, datetime.now(UTC))
+    assert isinstance(done, last_expiry.LastExpiry)
+    assert (done.windows, done.held) == (1, {second.key: PARKED})
+    assert list(expiry_text.problems(topic.topic, done.held, done.more)) == []
+    (text,) = expiry_text.warnings(topic.topic, done.held, done.more)
+    told = status.collect([topic.declaration], topic.ledger, None, None, (), datetime.now(UTC)).tables[0]
+    assert text in (told.warning or "")
+    assert not any("keep" in problem for problem in told.problems)
+    assert f"`platform-assets unpark decoded/people {second.key}`" in text
+    assert f"`platform-assets load decoded/people {second.key}`" in text
+    parking.unpark(topic.declaration.decoded_table, [second.key], AUTHOR, topic.ledger)
+    assert last_expiry.standing(topic.ledger, topic.topic, done) == {second.key: PARKED}
+    topic.decoder().decode(second.key)
+    ((_, done),) = keeping.of_topics([topic.declaration], topic.ledger, datetime.now(UTC))
+    assert isinstance(done, last_expiry.LastExpiry)
+    assert (done.windows, done.held) == (1, {})
+
+
+@pytest.mark.parametrize("reason", [PARKED, DAMAGED])
+def test_the_job_and_the_command_fail_only_because_of_windows_that_nobody_set_aside(
+    shell: Shell, topic: MadeTopic, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(UTC).isoformat()
+    held = last_expiry.LastExpiry(now, "1 day", now, is_due=True, windows_held=1, held={FIRST: reason})
+    monkeypatch.setattr(keeping, "of_topic", lambda *_, **__: held)
+    monkeypatch.setattr(upkeep, "merge_engine", lambda *_: MergeEngine())
+    done = shell.run("upkeep", "people")
+    assert done.exit_code == (0 if reason == PARKED else 1)
+    assert f"{FIRST} of topic people is past keep and was not removed: {reason}." in done.stderr
+    found = upkeep_job(topic).execute_in_process(raise_on_error=False)
+    assert found.success == (reason == PARKED)
+
+
 def test_a_clock_that_is_ahead_removes_nothing_and_is_named(
     shell: Shell, topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,12 +257,15 @@ def test_a_clock_that_is_ahead_removes_nothing_and_is_named(
 def test_the_job_removes_too(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     seen(topic, GRACE + timedelta(days=1))
     monkeypatch.setattr(upkeep, "merge_engine", lambda *_: MergeEngine())
+    assert upkeep_job(topic).execute_in_process().success
+    assert rows(topic) == 0
+
+
+def upkeep_job(topic: MadeTopic) -> dg.JobDefinition:
     declared = {topic.topic: replace(topic.declaration, keep=Keep(1))}
     resources = {"lake": LakeResource(root=str(topic.root)), "spark": SparkResource(remote="sc://127.0.0.1:9")}
     built = upkeep.definitions(lambda: declared)
-    found = type(built).merge(built, type(built)(resources=resources))
-    assert found.resolve_job_def("upkeep").execute_in_process().success
-    assert rows(topic) == 0
+    return dg.Definitions.merge(built, dg.Definitions(resources=resources)).resolve_job_def("upkeep")
 
 
 @pytest.mark.parametrize("given", ["400", '"4 d"', "0 days", "1 month", "true", "[1 day]"])

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets.engines.merging.engine import MergeEngine
+from platform_assets.ledger import decisions
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import upkeep_status
 from platform_assets.orchestration.maintenance import upkeep
@@ -231,6 +232,20 @@ def test_the_schedule_is_on_and_runs_once_at_a_time_if_a_table_is_flat(topic: Ma
             skipped = tick(filled(tmp_path / "partitioned"), instance)
         assert not skipped.run_requests
         assert "no flat table" in skipped.skip_message
+
+
+def test_the_schedule_runs_while_partitioned_tables_may_have_files_of_removed_windows(tmp_path: Path) -> None:
+    """Such files are deleted after the table's retention, also once the YAML has no `keep` any more."""
+    with new_tables_are("partitioned"):
+        topic = filled(tmp_path / "lake")
+    decisions.record(topic.lake, decisions.Decision(topic.topic, "expire", ("a", "b"), "upkeep", "a test", {}))
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        assert len(tick(topic, instance).run_requests) == 1
+        # Another code location has the topic.
+        assert not tick(topic, instance, declared=False).run_requests
+        for file in (topic.root / "_ledger" / "decisions").glob("*/*.parquet"):
+            file.write_bytes(b"damaged")
+        assert len(tick(topic, instance).run_requests) == 1
 
 
 def test_a_table_that_cannot_be_opened_does_not_hold_up_the_others(

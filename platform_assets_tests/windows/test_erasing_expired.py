@@ -3,7 +3,7 @@ Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +15,8 @@ from platform_assets.lake import holdings
 from platform_assets.lake.location import SHARED, shared_folder
 from platform_assets.lake.vacuum import vacuum as vacuumed
 from platform_assets.ledger import decisions
+from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.windows.decide.deciding import Deciding
 from platform_assets.windows.erase import expired_files
@@ -124,6 +126,54 @@ def test_an_erasure_names_returned_rows_that_nothing_proves_until_they_are_delet
     assert "erased" in erase(topic, b"k1")[-1]
     for number in range(3):
         assert found_in(topic.root, b"v-%d-0-1" % number) == []
+
+
+def without_recording_raw(monkeypatch: pytest.MonkeyPatch, instead: Callable[[], None]) -> None:
+    """Call `instead` when upkeep is about to record that it has removed raw rows."""
+    record = Ledger.record_receipts
+
+    def recorded(ledger: Ledger, receipts: Sequence[Receipt]) -> None:
+        if any(r.table.kind == "raw" and r.is_expired for r in receipts):
+            monkeypatch.setattr(Ledger, "record_receipts", record)
+            instead()
+        record(ledger, receipts)
+
+    monkeypatch.setattr(Ledger, "record_receipts", recorded)
+
+
+@pytest.mark.parametrize("first", ["upkeep", "erase"])
+def test_an_erasure_in_windows_whose_removal_was_not_recorded_needs_no_load(
+    topic: MadeTopic, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_recording_raw(monkeypatch, _never)
+    with pytest.raises(AssertionError):
+        run(topic)
+    assert not any(r.is_expired for r in topic.receipts().values())
+    topic.erasure.record(topic.erasure.at_offsets({0: (ZERO, OffsetRange(2, 3))}), AUTHOR)
+    if first == "upkeep":
+        assert run(topic).held == {}
+        assert all(r.is_expired for r in topic.receipts().values())
+    topic.erasure.run(AUTHOR)
+    assert found_in(topic.root, b"v-0-0-0") == found_in(topic.root, b"v-1-0-0") == []
+    assert run(topic).held == {}
+    assert held(topic) == held(topic, "decoded") == set()
+    assert all(r.is_expired for kind in KINDS for r in topic.receipts(kind).values())
+    proved(topic)
+
+
+def test_an_erasure_between_a_removal_and_its_record_is_complete(
+    topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def erasing() -> None:
+        topic.erasure.record(topic.erasure.at_offsets({0: (ZERO,)}), AUTHOR)
+        topic.erasure.run(AUTHOR)
+
+    without_recording_raw(monkeypatch, erasing)
+    run(topic)
+    assert found_in(topic.root, b"v-0-0-0") == []
+    assert run(topic).held == {}
+    assert all(r.is_expired for r in topic.receipts().values())
+    proved(topic)
 
 
 def test_offsets_of_an_expired_window_are_named_as_such(topic: MadeTopic) -> None:

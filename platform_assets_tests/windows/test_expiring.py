@@ -398,7 +398,7 @@ def test_a_window_with_a_lost_file_is_named(topic: MadeTopic) -> None:
     done = run(topic)
     assert done.held == {key: DAMAGED_DECODED}
     assert key in {k for k, _, _ in held(topic)}
-    (text,) = expiry_text.held_texts(topic.topic, done.held, {})
+    (text,) = expiry_text.problems(topic.topic, done.held, {})
     assert f"`platform-assets load decoded/{topic.topic} {key}`" in text
     # Loading the raw window again, which has no damage, would not help.
     topic.decoder().decode(key)
@@ -1015,7 +1015,7 @@ def test_other_rows_that_come_back_are_named_until_they_are_deleted(topic: MadeT
     table(topic).delete(f"window = '{key}' AND kafka_offset % 2 = 0")
     done = run(topic)
     assert done.held == {key: RETURNED}
-    (text,) = expiry_text.held_texts(topic.topic, done.held, {})
+    (text,) = expiry_text.problems(topic.topic, done.held, {})
     assert "Delete the rows of this window" in text
     table(topic).delete(f"window = '{key}'")
     assert run(topic).held == {}
@@ -1250,7 +1250,7 @@ def test_a_window_whose_holes_nobody_could_explain_stays_until_the_loss_is_accep
     assert run(topic).held == {key: OPEN}
     topic.ledger.record_receipts([replace(lacking, holes={"below log start": 1}, proved_by="broker evidence")])
     assert run(topic).held == {key: UNKNOWN}
-    (text,) = expiry_text.held_texts(topic.topic, {key: UNKNOWN}, {})
+    (text,) = expiry_text.problems(topic.topic, {key: UNKNOWN}, {})
     assert f"`platform-assets accept-loss raw/people {key} --reason" in text
     cluster, _ = kafka_of(topic)
     for partition in (0, 1):
@@ -1307,7 +1307,7 @@ def test_damaged_decoded_rows_of_a_topic_that_is_no_longer_decoded_can_be_moved_
     key = keys(topic)[0]
     table(topic, "decoded").delete(f"window = '{key}' AND kafka_offset % 2 = 0")
     assert run(topic).held == {key: DAMAGED_DECODED}
-    (text,) = expiry_text.held_texts(topic.topic, {key: DAMAGED_DECODED}, {})
+    (text,) = expiry_text.problems(topic.topic, {key: DAMAGED_DECODED}, {})
     assert "move the tables decoded/people and dead_letters/people away" in text
     for kind in KINDS[1:]:
         (topic.root / kind / topic.topic).rename(tmp_path / kind)

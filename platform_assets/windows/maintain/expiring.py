@@ -71,13 +71,14 @@ _LATE: Final = timedelta(days=7)
 class ExpiryPlan:
     """Windows past a topic's `keep`: those to remove, with their receipts, and those that are left, with the reason.
 
-    Of more windows than a run removes, `later` is the number of the others.
+    Of more windows than a run removes, `later` is the number of the others, and `last` is the last of all of them.
     """
 
     policy: Policy
     windows: Mapping[str, Receipt] = field(default_factory=dict, repr=False)
     held: Mapping[str, str] = field(default_factory=dict)
     later: int = 0
+    last: str | None = None
 
     @property
     def rows(self) -> int:
@@ -137,7 +138,9 @@ class Expiring:
             if len(chosen) >= MOST_WINDOWS:
                 break
         windows = {key: due[key] for key in chosen[:MOST_WINDOWS]}
-        return ExpiryPlan(policy, windows, held, len(due) - len(held) - len(windows))
+        later = len(due) - len(held) - len(windows)
+        last = max((key for key in due if key not in held), default=None) if later else None
+        return ExpiryPlan(policy, windows, held, later, last)
 
     def run(self, now: datetime) -> Expired | None:
         """Record the policy if it is new, or remove the windows past it; None without a `keep`.
@@ -219,30 +222,35 @@ class Expiring:
         Everything is read after `handle` was opened.
         """
         lake, topic = self.ledger.lake, self.declaration.topic
-        reasons: dict[str, str] = {}
+        folder, reasons = lake.table(table), dict[str, str]()
         erasing = decisions.unfinished_erasures(lake, topic)
         receipts = self.ledger.receipts(table, sorted(keys))
+        found = holdings.window_files(holdings.actions(folder, handle.version()))
+        # First: no reason keeps rows that an earlier run has removed.
+        missing = {key: r.table_version or 0 for key, r in receipts.items() if r.rows and key not in found}
+        made = load_log.expiries_since(folder, missing)
+        if made and not self.is_dry_run:
+            self._recorded(table, {key: receipts[key] for key in made}, made)
+        receipts, left = {key: r for key, r in receipts.items() if key not in made}, set(keys) - set(made)
         if table.kind == "decoded" and self.declaration.decode is not None:
             reasons |= {
-                key: PARKED for key in decisions.parking(lake, table).parked if key in keys and key not in receipts
+                key: PARKED for key in decisions.parking(lake, table).parked if key in left and key not in receipts
             }
-        reasons |= {key: ERASING for key in keys if key in erasing}
+        reasons |= {
+            key: ERASING
+            for key in left & set(erasing)
+            if key in found or (key in receipts and not receipts[key].is_expired)
+        }
         if table.kind == "raw":
             alive = {key: r for key, r in receipts.items() if not r.is_expired and key not in reasons}
-            reasons |= dict.fromkeys(self._undecoded(alive), UNDECODED)
-        folder = lake.table(table)
+            undecoded = self._undecoded(alive)
+            parked = decisions.parking(lake, self.declaration.decoded_table).parked if undecoded else {}
+            reasons |= {key: PARKED if key in parked else UNDECODED for key in undecoded}
         back = self._back(table, receipts, handle)
         receipts = {key: r for key, r in receipts.items() if not r.is_expired} | back
         receipts = {key: r for key, r in receipts.items() if key not in reasons}
-        found = holdings.window_files(holdings.actions(folder, handle.version()))
-        unknown = [key for key in keys if key in found and key not in receipts and key not in reasons]
+        unknown = [key for key in left if key in found and key not in receipts and key not in reasons]
         reasons |= dict.fromkeys(unknown, DAMAGED_IN[table.kind])
-        made = load_log.expiries_since(
-            folder, {key: r.table_version or 0 for key, r in receipts.items() if r.rows and key not in found}
-        )
-        if made and not self.is_dry_run:
-            self._recorded(table, {key: receipts[key] for key in made}, made)
-        receipts = {key: r for key, r in receipts.items() if key not in made}
         files = recognised(lake, table, found, receipts.values())
         for key, receipt in receipts.items():
             if receipt.holes is None or receipt.is_found:

@@ -19,6 +19,8 @@ ERASING: Final = "an erasure of records in it is not complete"
 PARKED: Final = "it is parked"
 BLOCKED: Final = "a file that may hold its rows cannot be read, or has a name that delta-rs cannot remove"
 
+DECIDED: Final = frozenset({PARKED})
+"""Reasons that an operator has chosen: upkeep warns of such windows, and does not fail because of them."""
 
 DAMAGED_IN: Final[Mapping[TableKind, str]] = {
     "raw": DAMAGED,

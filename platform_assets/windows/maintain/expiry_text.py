@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -11,6 +11,7 @@ from platform_assets.windows.maintain.expiry_reasons import (
     DAMAGED,
     DAMAGED_DEAD,
     DAMAGED_DECODED,
+    DECIDED,
     ERASING,
     OPEN,
     OPEN_DERIVED,
@@ -40,13 +41,13 @@ _REMEDIES: Final = {
     BLOCKED: "Run `platform-assets audit raw/{topic}` and, if the topic is decoded, `platform-assets audit decoded/{topic}`, "
     "and load the windows whose files they name as lost, for example with `platform-assets load decoded/{topic} {key}`. If "
     "they name none, rewrite the files of these tables, for example with OPTIMIZE",
-    PARKED: "Run `platform-assets unpark decoded/{topic} {key}` once it can be decoded",
+    PARKED: "Once it can be decoded, run `platform-assets unpark decoded/{topic} {key}`, then `platform-assets load "
+    "decoded/{topic} {key}`",
 }
 
 
 def text(done: LastExpiry) -> str:
     """Return what a run has removed, or what will be."""
-    waiting = f"{counted(done.waiting, 'window')} with {counted(done.waiting_rows, 'row')}"
     if not done.is_due:
         since, at = datetime.fromisoformat(done.since), datetime.fromisoformat(done.at)
         if done.aged is not None and datetime.fromisoformat(done.aged) < since <= at:
@@ -54,14 +55,12 @@ def text(done: LastExpiry) -> str:
                 f"keep {done.keep}: removes nothing until the topic has a window boundary of {_minute(done.since)} UTC or "
                 f"later{_aged_text(done)}"
             )
-        older = f"; {waiting} are older and will go then" if done.waiting else ""
+        older = f"; {_waiting(done, ',')} are older and will go then" if done.waiting else ""
         return f"keep {done.keep}: removes nothing before {_minute(done.since)} UTC{older}{_aged_text(done)}"
     removed = (
-        f"removed {counted(done.windows, 'window')} from {done.first} to {done.last}, with {counted(done.rows, 'row')}"
-        if done.windows
-        else "removed no window"
+        f"removed {_some(done.windows, done.first, done.last, done.rows)}" if done.windows else "removed no window"
     )
-    left = f"; {waiting} are left for later runs" if done.waiting else ""
+    left = f"; {_waiting(done, ',')} are left for later runs" if done.waiting else ""
     return f"keep {done.keep}: {removed}{left}{_aged_text(done)}"
 
 
@@ -69,12 +68,20 @@ def plan_text(done: LastExpiry) -> str:
     """Return what a run would remove."""
     if not done.is_due:
         return text(done)
-    some = f"{counted(done.waiting, 'window')} with {counted(done.waiting_rows, 'row')}"
-    return (
-        f"keep {done.keep}: "
-        + (f"would remove {some}" if done.waiting else "would remove no window")
-        + _aged_text(done)
-    )
+    would = f"would remove {_waiting(done)}" if done.waiting else "would remove no window"
+    return f"keep {done.keep}: {would}{_aged_text(done)}"
+
+
+def _waiting(done: LastExpiry, end: str = "") -> str:
+    """Return the windows that a later run will remove. If `done` has their keys, the text has these, and ends with `end`."""
+    has_keys = not done.windows and done.first is not None
+    first, last = (done.first, done.last) if has_keys else (None, None)
+    return _some(done.waiting, first, last, done.waiting_rows) + (end if has_keys else "")
+
+
+def _some(windows: int, first: str | None, last: str | None, rows: int) -> str:
+    span = "" if first is None else f" {first}," if first == last else f" from {first} to {last},"
+    return f"{counted(windows, 'window')}{span} with {counted(rows, 'row')}"
 
 
 def _aged_text(done: LastExpiry) -> str:
@@ -88,10 +95,19 @@ def _minute(moment: str) -> str:
     return moment[:16].replace("T", " ")
 
 
-def held_texts(topic: str, held: Mapping[str, str], more: Mapping[str, int]) -> Iterator[str]:
+def problems(topic: str, held: Mapping[str, str], more: Mapping[str, int]) -> Iterator[str]:
     """Yield which windows are past `keep` and stay, why, and what to do; `more` are the numbers of windows that are not in
-    `held`, by reason."""
-    for reason in sorted(set(held.values())):
+    `held`, by reason. Windows that stay because an operator has decided so are left out."""
+    return _texts(topic, held, more, set(held.values()) - DECIDED)
+
+
+def warnings(topic: str, held: Mapping[str, str], more: Mapping[str, int]) -> Iterator[str]:
+    """Yield texts like those of `problems`, for windows that stay because an operator has decided so."""
+    return _texts(topic, held, more, DECIDED.intersection(held.values()))
+
+
+def _texts(topic: str, held: Mapping[str, str], more: Mapping[str, int], reasons: Collection[str]) -> Iterator[str]:
+    for reason in sorted(reasons):
         keys = sorted(key for key, why in held.items() if why == reason)
         others = len(keys[3:]) + more.get(reason, 0)
         some = ", ".join(keys[:3]) + (f" and {others:,} more" if others else "")

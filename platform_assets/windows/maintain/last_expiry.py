@@ -25,9 +25,10 @@ class LastExpiry:
     """The state of a topic's `keep` after the newest upkeep, at `at`; field names are those of the JSON and must not change.
 
     It applies from `since`; windows aged up to `aged`, which is at most the topic's newest boundary. That run removed
-    `windows` from `first` to `last`, with `rows` raw rows; a later one removes `waiting` more, with `waiting_rows`. `held`
-    are the first windows of each reason that are past `keep` and stay, `more` is the number of others by reason, and
-    `windows_held` is the number of all.
+    `windows` from `first` to `last`, with `rows` raw rows; a later one removes `waiting` more, with `waiting_rows`. If the run
+    removed none, `first` and `last` are those of the windows that a later run will remove. `held` are the first windows of
+    each reason that are past `keep` and stay, `more` is the number of others by reason, and `windows_held` is the number
+    of all.
     """
 
     at: str
@@ -59,6 +60,7 @@ def of_run(done: Expired, now: datetime) -> LastExpiry:
     """Return the record of a run."""
     plan = done.plan
     left = [key for key in plan.windows if key not in done.done and key not in done.held]
+    named = done.done or [*left, *([] if plan.last is None else [plan.last])]
     by_reason: dict[str, list[str]] = {}
     for key, reason in sorted(done.held.items()):
         by_reason.setdefault(reason, []).append(key)
@@ -69,8 +71,8 @@ def of_run(done: Expired, now: datetime) -> LastExpiry:
         is_due=done.is_due,
         windows=len(done.done),
         rows=done.rows,
-        first=min(done.done, default=None),
-        last=max(done.done, default=None),
+        first=min(named, default=None),
+        last=max(named, default=None),
         waiting=len(left) + plan.later,
         waiting_rows=sum(plan.windows[key].rows for key in left),
         windows_held=len(done.held),
