@@ -784,64 +784,14 @@ def test_folded_files_are_read_in_parts(soon_folded: Ledger, tmp_path: Path, mon
 
 
 def test_a_fold_that_fails_loses_nothing(soon_folded: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any, **__: Any) -> None:
-        raise DeltaError("another process folded first")
+    class Broken:
+        def compact(self, **_: Any) -> None:
+            raise DeltaError("another process folded first")
 
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", broken)
+    monkeypatch.setattr(DeltaTable, "optimize", property(lambda self: Broken()))
     for n in range(10):
         assert soon_folded.record_cuts([cut("t", edge(n), {0: n})], edge(n - 1) if n else None)
     assert len(soon_folded.cuts("t")) == 10
-
-
-@pytest.mark.parametrize("name", ["cuts", "commits"])
-def test_of_two_folds_at_once_one_changes_nothing(
-    name: str, soon_folded: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """delta-rs would commit both, and the entries would be there twice. Entries and folds of others are no conflict."""
-    monkeypatch.setattr(folding, "AT_FILES", 100)
-    made = [receipt(window_of(n), version=n, load_id=str(n)) for n in range(9)]
-    for n in range(8):
-        soon_folded.record_cuts([cut("t", edge(n), {0: n})], edge(n - 1) if n else None)
-        soon_folded.record_receipts([made[n]])
-    folder, column, value = {
-        "cuts": (soon_folded.lake.cuts, "topic", "t"),
-        "commits": (soon_folded.lake.commits, "table", made[0].table.ledger_name),
-    }[name]
-    before = folder.delta().to_pyarrow_table().num_rows
-    first, second = folder.delta(), folder.delta()
-    soon_folded.record_cuts([cut("t", edge(8), {0: 8})], edge(7))
-    soon_folded.record_receipts([made[8]])
-    monkeypatch.setattr(folding, "AT_FILES", 6)
-    folding.fold(folder, first, column, [value])
-    assert data_files(tmp_path, name) == 2
-    folding.fold(folder, second, column, [value])
-    assert data_files(tmp_path, name) == 2
-    assert len(list((tmp_path / "_ledger" / name).rglob("folded-*.parquet"))) == 1
-    assert folder.delta().to_pyarrow_table().num_rows == before + 1
-    assert [c.edge for c in soon_folded.cuts("t")] == [edge(n) for n in range(9)]
-    assert {r.load_id for r in soon_folded.receipts(TableRef.raw("t")).values()} == {str(n) for n in range(9)}
-    # Later folds are not refused.
-    monkeypatch.setattr(folding, "AT_FILES", 2)
-    folding.fold(folder, folder.delta(), column, [value])
-    assert data_files(tmp_path, name) == 1
-    assert folder.delta().to_pyarrow_table().num_rows == before + 1
-
-
-def test_a_fold_whose_commit_got_no_answer_is_made_once(
-    soon_folded: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create = DeltaTable.create_write_transaction
-
-    def unanswered(*arguments: Any, **options: Any) -> None:
-        create(*arguments, **options)
-        raise CommitFailedError("the version exists")
-
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", unanswered)
-    for n in range(6):
-        soon_folded.record_cuts([cut("t", edge(n), {0: n})], edge(n - 1) if n else None)
-    assert data_files(tmp_path, "cuts") == 1
-    assert DeltaTable(tmp_path / "_ledger" / "cuts").to_pyarrow_table().num_rows == 6
-    assert [c.edge for c in soon_folded.cuts("t")] == [edge(n) for n in range(6)]
 
 
 def test_folding_never_deletes_a_file_that_a_reader_may_still_hold(soon_folded: Ledger, tmp_path: Path) -> None:
