@@ -416,10 +416,9 @@ def newest_entries(rows: pa.Table) -> pa.Table:
         .group_by("window", use_threads=False)
         .aggregate([("load_id", "last"), ("recorded_at", "last")])
     )
-    wanted = newest.rename_columns({"load_id_last": "load_id", "recorded_at_last": "recorded_at"})
-    return rows.join(wanted, keys=["window", "load_id", "recorded_at"], join_type="inner").sort_by(
-        [("window_start", "ascending"), ("partition", "ascending")]
-    )
+    places = pc.index_in(rows["window"], newest["window"].combine_chunks(), skip_nulls=True)
+    are_newest = (pc.equal(rows[name], newest[f"{name}_last"].take(places)) for name in ("load_id", "recorded_at"))
+    return rows.filter(pc.and_(*are_newest)).sort_by([("window_start", "ascending"), ("partition", "ascending")])
 
 
 def receipts_in(rows: pa.Table) -> list[Receipt]:

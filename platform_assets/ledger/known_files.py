@@ -54,6 +54,14 @@ class _File:
             return False
         return among is None or any(self.first <= at <= self.last for at in among)
 
+    def has_only(self, start: datetime | None, end: datetime | None) -> bool:
+        """Return True if all entries in the file are known to be in `[start, end]`."""
+        if start is None and end is None:
+            return True
+        if self.first is None or self.last is None:
+            return False
+        return (start is None or self.first >= start) and (end is None or self.last <= end)
+
 
 @dataclass(slots=True)
 class _Snapshot:
@@ -106,21 +114,24 @@ class KnownFiles:
         Only entries whose time is in `[start, end]`, both inclusive, and is one of `among` are returned. Columns that
         an older ledger lacks are null. Raises the errors of `lake.failures`.
         """
-        condition = self._condition(start, end, among)
         schema = self._schema if columns is None else pa.schema([self._schema.field(name) for name in columns])
-        whole: list[pa.Table] = []
+        names = [name for name in schema.names if name != self._partition]
+        partly: list[pa.Table] = []
         found: list[pa.Table] = []
         for file in self._files(value):
             if not file.may_have(start, end, among):
                 continue
             kept = self._kept(file)
             if kept is None:
-                found.append(self._read(file, condition))
+                found.append(self._read(file, self._condition(start, end, among), names))
+            elif among is None and file.has_only(start, end):
+                found.append(kept.select(names))
             else:
-                whole.append(kept)
-        if whole:
-            together = pa.concat_tables(whole)
-            found.append(together if condition is None else together.filter(condition))
+                partly.append(kept)
+        if partly:
+            together = pa.concat_tables(partly)
+            # Computed here, because pyarrow starts threads to filter by an expression.
+            found.append(together.select(names).filter(self._mask(together[self._time], start, end, among)))
         rows = pa.concat_tables(found) if found else self._in_files.empty_table()
         values = pa.repeat(pa.scalar(value, self._schema.field(self._partition).type), rows.num_rows)
         return rows.append_column(self._partition, values).select(schema.names)
@@ -148,6 +159,23 @@ class KnownFiles:
             conditions.append(at.isin(pa.array(sorted(among), UTC_MICROS)))
         return functools.reduce(operator.and_, conditions) if conditions else None
 
+    def _mask(
+        self,
+        times: pa.ChunkedArray,
+        start: datetime | None,
+        end: datetime | None,
+        among: Sequence[datetime] | None,
+    ) -> pa.ChunkedArray:
+        """Return the same as `_condition`, computed for these times."""
+        masks: list[Any] = []
+        if start is not None:
+            masks.append(pc.greater_equal(times, pa.scalar(start, UTC_MICROS)))
+        if end is not None:
+            masks.append(pc.less_equal(times, pa.scalar(end, UTC_MICROS)))
+        if among is not None:
+            masks.append(pc.is_in(times, pa.array(sorted(among), UTC_MICROS)))
+        return functools.reduce(pc.and_, masks)
+
     def _kept(self, file: _File) -> pa.Table | None:
         """Return the rows of a small file, which is read only once; None for a large file."""
         if file.bytes > _SMALL_BYTES:
@@ -155,16 +183,16 @@ class KnownFiles:
         key, stamp = (self._folder, file.path), self._folder.stamp(file.path)
         rows = None if stamp is None else _remembered.get(key, stamp)
         if rows is None:
-            rows = self._read(file, None)
+            rows = self._read(file, None, self._in_files.names)
             if stamp is not None:
                 _remembered.keep(key, stamp, rows, rows.nbytes)
         return rows
 
-    def _read(self, file: _File, condition: pc.Expression | None) -> pa.Table:
+    def _read(self, file: _File, condition: pc.Expression | None, names: Sequence[str]) -> pa.Table:
         with self._folder.reading(), self._folder.open(file.path) as opened:
             kind = ds.ParquetFileFormat(read_options=parquet.READ_OPTIONS)
             files = ds.FileSystemDataset([kind.make_fragment(opened)], self._in_files, kind)
-            return files.to_table(filter=condition)
+            return files.to_table(filter=condition, columns=list(names))
 
     # --- list of files ------------------------------------------------------------------------------------------
 

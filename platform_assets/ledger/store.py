@@ -219,7 +219,7 @@ class Ledger:
         read = None if columns is None else sorted({*columns, *COLUMNS_OF_NEWEST, "kind"})
         among = None if keys is None else [edge_of(key) for key in keys]
         rows = known_files.of_commits(self._lake).rows(table.ledger_name, read, start=start, among=among)
-        return newest_entries(rows.filter(pc.field("kind") != "acceptance"))
+        return newest_entries(rows.filter(pc.not_equal(rows["kind"], "acceptance")))
 
     def receipts(self, table: TableRef, keys: Sequence[str] | None = None) -> dict[str, Receipt]:
         """Return the newest receipt of each loaded window, by key: for all windows, or for the windows in `keys`."""
@@ -255,7 +255,7 @@ class Ledger:
         version.check(self._lake)
         rows = known_files.of_commits(self._lake).rows(table.ledger_name, among=[edge_of(key) for key in keys])
         accepted: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
-        for row in rows.filter(pc.field("kind") == "acceptance").to_pylist():
+        for row in rows.filter(pc.equal(rows["kind"], "acceptance")).to_pylist():
             of_window = accepted.setdefault(row["window"], {})
             lost = OffsetRange(row["start"], row["end"])
             of_window[row["partition"]] = (*of_window.get(row["partition"], ()), lost)

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from dagster._core.scheduler.instigation import InstigatorState
 
 from platform_assets.checks.baseline import snapshot
-from platform_assets.checks.baseline.older import Older
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger import cut_ranges, decisions
@@ -193,8 +192,7 @@ def _table(
     by_partition = {} if table_forecast is None else {p.partition: p for p in table_forecast.partitions}
     ends = {p: a.stable for p, a in by_partition.items() if a.stable is not None}
     try:
-        remembered = snapshot.load(ledger.lake, declaration.raw_table)
-        older = Older() if remembered is None else remembered.older
+        older = snapshot.older(ledger.lake, declaration.raw_table)
         edges = ledger.edges(topic, older.until)
         rows = ledger.commit_rows(declaration.raw_table, start=older.until)
         newest_cut = ledger.newest_cut(topic)

@@ -76,8 +76,15 @@ def test_what_is_followed_is_what_delta_rs_reads(
     agrees(tmp_path)
 
 
-def test_entries_are_found_by_their_times(tmp_path: Path) -> None:
-    sealed(tmp_path, "clicks", 40)
+@pytest.mark.parametrize("small", [0, 1 << 20], ids=["read where they are", "kept"])
+def test_entries_are_found_by_their_times(
+    tmp_path: Path, rng: random.Random, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most files are completely within the requested time, or completely outside it; the first file is longer."""
+    monkeypatch.setattr(known_files, "_SMALL_BYTES", small)
+    sealed(tmp_path, "clicks", 34)
+    for n in range(35, 41):
+        assert Ledger(Lake.at(tmp_path)).record_cuts([cut("clicks", edge(n), {0: n * 10, 1: n})], edge(n - 1))
     files = known_files.of_cuts(Lake.at(tmp_path))
 
     def edges(**asked: Any) -> Sequence[Any]:
@@ -90,6 +97,13 @@ def test_entries_are_found_by_their_times(tmp_path: Path) -> None:
     assert edges(start=edge(3), end=edge(3)) == [edge(3)]
     assert edges(among=[edge(7), edge(2), edge(2.5)]) == [edge(2), edge(7)]
     assert edges(start=edge(41)) == []
+    for _ in range(30):
+        first, last = sorted(rng.choices(range(-1, 43), k=2))
+        expected = [edge(n) for n in range(41) if first <= n <= last]
+        assert edges(start=edge(first), end=edge(last)) == expected
+        assert edges(start=edge(first), among=[edge(n) for n in range(20, last)]) == [
+            at for at in expected if edge(20) <= at < edge(last)
+        ]
     assert files.first("clicks") == edge(0)
     assert files.first("others") is None
 

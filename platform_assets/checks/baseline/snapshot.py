@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from platform_assets.checks.baseline.older import Older
+from platform_assets.checks.baseline.older import NONE, Older
 from platform_assets.errors import FilesLostError
 from platform_assets.lake import delta_log, holdings, load_log, merging
 from platform_assets.lake.delta_log import Anchor, Commit, DataFile
@@ -132,7 +132,12 @@ def load(lake: Lake, table: TableRef, checks: Collection[Check] = ()) -> Baselin
     The snapshot is not valid if one of `checks` did not take part in counting windows.
     """
     known = _read(lake.baselines, _name(table), {check.fingerprint for check in checks})
-    if known is None or known.older.until is None:
+    return None if known is None else _current(known, lake, table)
+
+
+def _current(known: Baseline, lake: Lake, table: TableRef) -> Baseline | None:
+    """Return `known`, advanced to the newest commits; None if it is no longer valid, or counts no windows."""
+    if known.older.until is None:
         return None
     cuts_log, commits_log, table_log = _logs(lake, table)
     until = known.older.until
@@ -141,6 +146,14 @@ def load(lake: Lake, table: TableRef, checks: Collection[Check] = ()) -> Baselin
     if cuts is None or commits is None:
         return None
     return advance(replace(known, cuts=cuts, commits=commits), table_log)
+
+
+def older(lake: Lake, table: TableRef) -> Older:
+    """Return the older windows of the snapshot that `load` returns, advanced to the newest commits; NONE if there is no
+    valid snapshot. The loads of later windows, which are most of a snapshot, are not read."""
+    known = _read(lake.baselines, _name(table), frozenset(), loads=False)
+    current = None if known is None else _current(known, lake, table)
+    return NONE if current is None else current.older
 
 
 def advance(known: Baseline, table: Folder) -> Baseline | None:
@@ -248,7 +261,7 @@ def _name(table: TableRef) -> str:
     return names.file_name(table.kind, table.topic, ".json")
 
 
-def _read(folder: Folder, name: str, checks: AbstractSet[str]) -> Baseline | None:
+def _read(folder: Folder, name: str, checks: AbstractSet[str], *, loads: bool = True) -> Baseline | None:
     content = folder.read(name)
     if content is None:
         return None
@@ -270,7 +283,7 @@ def _read(folder: Folder, name: str, checks: AbstractSet[str]) -> Baseline | Non
         commits=Anchor(**document["commits"]),
         table=Anchor(**document["table"]),
         files={(f["path"], f["window"]): File(**f) for f in document["files"]},
-        loads=_loads(document["loads"]),
+        loads=_loads(document["loads"]) if loads else {},
         since=document["since"],
     )
 

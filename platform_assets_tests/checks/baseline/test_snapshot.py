@@ -109,6 +109,7 @@ def test_windows_become_older_as_new_ones_come(tmp_path: Path) -> None:
     assert len(found.windows) == RECENT
     kept = json.loads((tmp_path / REMEMBERED).read_text())
     assert len(kept["files"]) == len(kept["loads"]) == RECENT
+    assert snapshot.older(Lake.at(tmp_path), TableRef.raw(TOPIC)) == found.older
     assert gathered(found) == gathered(gathered_afresh(tmp_path))
     assert found.older.rows == sum(
         r.size for w in Ledger(Lake.at(tmp_path)).windows(TOPIC)[:-RECENT] for _, r in w.ranges.items()
@@ -187,6 +188,7 @@ def test_whatever_is_done_to_an_older_window_has_all_windows_judged(
 ) -> None:
     harm(tmp_path, lake)
     assert snapshot.load(Lake.at(tmp_path), TableRef.raw(TOPIC), CHECKS.values()) is None
+    assert snapshot.older(Lake.at(tmp_path), TableRef.raw(TOPIC)) == older.NONE
     assert gathered(facts(tmp_path)) == gathered(gathered_afresh(tmp_path))
 
 
