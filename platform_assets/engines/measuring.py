@@ -3,6 +3,7 @@ processes need it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,17 +17,28 @@ if TYPE_CHECKING:
 
 
 def measure_of(kind: TableKind) -> Measure:
-    """Return the function that computes the digests of rows for tables of this kind."""
-    return _raw if kind == "raw" else _typed
+    """Return the digests of rows for tables of this kind."""
+    return _RAW if kind == "raw" else _TYPED
 
 
-def _raw(rows: pa.RecordBatch) -> Measured:
-    from platform_assets.engines.shared.digests import measured
+class _Raw:
+    def __call__(self, rows: pa.RecordBatch) -> Measured:
+        return self.by_run(rows, [rows.num_rows])[0]
 
-    return measured(rows)
+    def by_run(self, rows: pa.RecordBatch, ends: Sequence[int]) -> list[Measured]:
+        from platform_assets.engines.shared.digests import measured_by_run
+
+        return measured_by_run(rows, ends)
 
 
-def _typed(rows: pa.RecordBatch) -> Measured:
-    from platform_assets.engines.decoding.digests import measured
+class _Typed:
+    def __call__(self, rows: pa.RecordBatch) -> Measured:
+        return self.by_run(rows, [rows.num_rows])[0]
 
-    return measured(rows)
+    def by_run(self, rows: pa.RecordBatch, ends: Sequence[int]) -> list[Measured]:
+        from platform_assets.engines.decoding.digests import measured_by_run
+
+        return measured_by_run(rows, ends)
+
+
+_RAW, _TYPED = _Raw(), _Typed()

@@ -127,7 +127,7 @@ def _tagged(data: Bytes, offsets: Ints, validity: Bytes, index: int, seed: Hash)
     return hash_bytes(data, start, np.int64(offsets[index + 1]) - start, h)
 
 
-@kernel(INTS, LONGS, LONGS, INTS, *[BYTES, INTS, BYTES] * 2, LONGS, SUMS, SUMS)
+@kernel(INTS, LONGS, LONGS, INTS, *[BYTES, INTS, BYTES] * 2, LONGS, LONGS, SUMS, SUMS)
 def add_content_hashes(
     partitions: Ints,
     offsets: Longs,
@@ -140,29 +140,35 @@ def add_content_hashes(
     value_offsets: Ints,
     value_validity: Bytes,
     headers: Longs,
+    ends: Longs,
     room: Totals,
     sums: Totals,
 ) -> None:
-    """Add the hashes of (partition, offset) to `sums[0:2]` and the hashes of whole records to `sums[2:4]`, in halves.
+    """For each run of records, add the hashes of (partition, offset) to `sums[4 * run : 4 * run + 2]` and the hashes of
+    whole records to the next two sums, in halves.
 
-    `headers` contains the hash of each record's headers. Timestamps are in microseconds. A record's hash is computed in
-    a chain of steps, in which each step waits for the previous step. The kernel processes as many records as `room`
-    allows column by column, so the processor can overlap the chains of these records.
+    Each run begins where the previous run ends. `headers` contains the hash of each record's headers. Timestamps are in
+    microseconds. A record's hash is computed in a chain of steps, in which each step waits for the previous step. The
+    kernel processes as many records as `room` allows column by column, so the processor can overlap the chains of these
+    records.
     """
-    for first in range(0, offsets.size, room.size):
-        hashes = room[: min(offsets.size - first, room.size)]
-        for row in range(hashes.size):
-            hashes[row] = hash_long(offsets[first + row], hash_int(partitions[first + row], _SEED))
-        add_halves(hashes, sums, 0)
-        for row in range(hashes.size):
-            hashes[row] = hash_int(timestamp_types[first + row], hash_long(timestamps[first + row], hashes[row]))
-        for row in range(hashes.size):
-            hashes[row] = _tagged(keys, key_offsets, key_validity, first + row, hashes[row])
-        for row in range(hashes.size):
-            hashes[row] = _tagged(values, value_offsets, value_validity, first + row, hashes[row])
-        for row in range(hashes.size):
-            hashes[row] = hash_long(headers[first + row], hashes[row])
-        add_halves(hashes, sums, 2)
+    begin = 0
+    for run in range(ends.size):
+        for first in range(begin, ends[run], room.size):
+            hashes = room[: min(ends[run] - first, room.size)]
+            for row in range(hashes.size):
+                hashes[row] = hash_long(offsets[first + row], hash_int(partitions[first + row], _SEED))
+            add_halves(hashes, sums, 4 * run)
+            for row in range(hashes.size):
+                hashes[row] = hash_int(timestamp_types[first + row], hash_long(timestamps[first + row], hashes[row]))
+            for row in range(hashes.size):
+                hashes[row] = _tagged(keys, key_offsets, key_validity, first + row, hashes[row])
+            for row in range(hashes.size):
+                hashes[row] = _tagged(values, value_offsets, value_validity, first + row, hashes[row])
+            for row in range(hashes.size):
+                hashes[row] = hash_long(headers[first + row], hashes[row])
+            add_halves(hashes, sums, 4 * run + 2)
+        begin = ends[run]
 
 
 @kernel(INTS, BYTES, *[BYTES, INTS, BYTES] * 2, FILLED_LONGS)

@@ -170,33 +170,38 @@ def chain_column(memory: Bytes, nodes: Longs, node: int, mark: int, first: int, 
                 hashes[row] = hash_value(memory, nodes, node, first + row, h, scratch)
 
 
-@kernel(BYTES, LONGS, LONGS, INT, INT, FILLED_BYTES, SUMS, SUMS)
+@kernel(BYTES, LONGS, LONGS, INT, LONGS, FILLED_BYTES, SUMS, SUMS)
 def add_row_hashes(
     memory: Bytes,
     nodes: Longs,
     marks: Longs,
     identity: int,
-    rows: int,
+    ends: Longs,
     scratch: Bytes,
     room: Totals,
     sums: Totals,
 ) -> None:
-    """Add the hashes of the first `identity` columns of each row to `sums[0:2]`, and the hashes of whole rows to
-    `sums[2:4]`, in halves.
+    """For each run of rows, add the hashes of the first `identity` columns to `sums[4 * run : 4 * run + 2]`, and the
+    hashes of whole rows to the next two sums, in halves.
 
-    The first `identity` columns have no children and no marks. `marks` has a mark for every column. A row's hash is
-    computed in a chain of steps, in which each step waits for the previous step. The kernel processes as many rows as
-    `room` allows column by column, so the processor can overlap the chains of these rows.
+    Each run begins where the previous run ends. The first `identity` columns have no children and no marks. `marks` has
+    a mark for every column. A row's hash is computed in a chain of steps, in which each step waits for the previous
+    step. The kernel processes as many rows as `room` allows column by column, so the processor can overlap the chains
+    of these rows.
     """
     count = nodes.size // NODE
-    for first in range(0, rows, room.size):
-        hashes = room[: min(rows - first, room.size)]
-        hashes[:] = _SEED
-        node = column = 0
-        while node < count:
-            chain_column(memory, nodes, node, marks[column] if column >= identity else NO_MARK, first, hashes, scratch)
-            node = nodes[node * NODE + 5]
-            column += 1
-            if node == identity:
-                add_halves(hashes, sums, 0)
-        add_halves(hashes, sums, 2)
+    begin = 0
+    for run in range(ends.size):
+        for first in range(begin, ends[run], room.size):
+            hashes = room[: min(ends[run] - first, room.size)]
+            hashes[:] = _SEED
+            node = column = 0
+            while node < count:
+                mark = marks[column] if column >= identity else NO_MARK
+                chain_column(memory, nodes, node, mark, first, hashes, scratch)
+                node = nodes[node * NODE + 5]
+                column += 1
+                if node == identity:
+                    add_halves(hashes, sums, 4 * run)
+            add_halves(hashes, sums, 4 * run + 2)
+        begin = ends[run]

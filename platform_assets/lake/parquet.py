@@ -240,8 +240,16 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def by_place(rows: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.RecordBatch]]:
     """Yield the rows of each window and topic id. Rows that are already adjacent are sliced without a copy."""
+    ordered, places, ends = runs_by_place(rows)
+    for place, start, end in zip(places, (0, *ends), ends, strict=False):
+        yield place, ordered.slice(start, end - start)
+
+
+def runs_by_place(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[str, str]], list[int]]:
+    """Return the rows ordered into runs, one for each window and topic id. Also return the window and topic id of each
+    run, and its exclusive end. Rows that are already so are not copied."""
     if not rows.num_rows:
-        return
+        return rows, [], []
     (windows, of_window), (ids, of_id) = (_encoded(rows[name]) for name in (WINDOW, "topic_id"))
     codes = windows * np.int64(len(of_id)) + ids
     starts = np.flatnonzero(np.diff(codes, prepend=codes[0] - 1))
@@ -249,10 +257,9 @@ def by_place(rows: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.RecordB
         order = np.argsort(codes, kind="stable")
         codes, rows = codes[order], rows.take(pa.array(order))
         starts = np.flatnonzero(np.diff(codes, prepend=codes[0] - 1))
+    places = [divmod(code, len(of_id)) for code in codes[starts].tolist()]
     ends = [*starts[1:].tolist(), rows.num_rows]
-    for start, end in zip(starts.tolist(), ends, strict=True):
-        window, topic_id = divmod(int(codes[start]), len(of_id))
-        yield (of_window[window], of_id[topic_id]), rows.slice(start, end - start)
+    return rows, [(of_window[window], of_id[topic_id]) for window, topic_id in places], ends
 
 
 def _encoded(column: pa.Array) -> tuple[npt.NDArray[np.int64], list[str]]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
 import numpy as np
@@ -49,8 +49,16 @@ _SEPARATED_BYTES: Final = 64 << 20
 _TOGETHER: Final = ""
 """Stands for all windows that are separated together; no window has this key, because rows without one are never separated."""
 
-Measure = Callable[[pa.RecordBatch], Measured]
-"""Function that returns the digests of the table's rows."""
+
+class Measure(Protocol):
+    """The digests of a table's rows. Raises TypeError or ValueError for rows that have no digest."""
+
+    def __call__(self, rows: pa.RecordBatch) -> Measured:
+        """Return the digests of rows."""
+
+    def by_run(self, rows: pa.RecordBatch, ends: Sequence[int]) -> list[Measured]:
+        """Return the digests of each run of rows. `ends` are the exclusive ends of the runs, in ascending order; the last
+        one is the number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +202,18 @@ def aligned(block: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def measure_into(digests: Digests, block: pa.RecordBatch, measure: Measure) -> None:
     """Add up the digests of rows, by window and topic id."""
-    are_usual = _usual(block) is None
-    for place, rows in parquet.by_place(block):
-        usual = None if are_usual else _usual(rows)
-        found = measure(rows) if usual is None else measure(rows.filter(usual)) + _plain_measure(rows, usual)
+    usual = _usual(block)
+    _add_by_place(digests, block if usual is None else block.filter(usual), measure)
+    if usual is not None:
+        for place, rows in parquet.by_place(block.filter(pc.invert(usual))):
+            digests[place] = digests.get(place, _NOTHING) + _plain_measure(rows)
+
+
+def _add_by_place(digests: Digests, rows: pa.RecordBatch, measure: Measure) -> None:
+    ordered, places, ends = parquet.runs_by_place(rows)
+    if not places:
+        return
+    for place, found in zip(places, measure.by_run(ordered, ends), strict=True):
         digests[place] = digests.get(place, _NOTHING) + found
 
 
@@ -217,11 +233,10 @@ def _usual(rows: pa.RecordBatch) -> pa.BooleanArray | None:
     return functools.reduce(pc.and_, conditions) if conditions else None
 
 
-def _plain_measure(rows: pa.RecordBatch, usual: pa.BooleanArray) -> Measured:
-    """Return a digest of the rows that are not `usual`, because the table's measure does not cover them."""
-    others = rows.filter(pc.invert(usual)).to_pylist()
-    total = sum(int.from_bytes(sha256(repr(row).encode()).digest()[:8], "big") for row in others)
-    return Measured(Digest(len(others), total), Digest(len(others), total))
+def _plain_measure(rows: pa.RecordBatch) -> Measured:
+    """Return a digest of rows that are not usual, because the table's measure does not cover them."""
+    total = sum(int.from_bytes(sha256(repr(row).encode()).digest()[:8], "big") for row in rows.to_pylist())
+    return Measured(Digest(rows.num_rows, total), Digest(rows.num_rows, total))
 
 
 def _compared(table: Folder, name: str, before: Digests, measure: Measure, refusal: str) -> NewFile:

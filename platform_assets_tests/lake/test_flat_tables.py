@@ -33,6 +33,7 @@ from platform_assets.lake.rows import offsets_of
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.model.offsets import OffsetRange
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved, shown
+from platform_assets_tests.support.odd_measure import OddMeasure
 from testbed.layouts import new_tables_are
 
 pytestmark = pytest.mark.usefixtures("flat")
@@ -230,19 +231,11 @@ def test_rows_that_are_deleted_meanwhile_are_a_conflict(topic: MadeTopic, when: 
 
 
 def test_the_copies_are_compared_before_the_commit(topic: MadeTopic) -> None:
-    """A measure that finds different rows in the copy stands for a disk that does not store the written data."""
-    from platform_assets.engines.shared.digests import measured
     from platform_assets.errors import LoadError
 
     merged(topic)
     of, before = windows(topic)[1], held(topic)
-    calls = 0
-
-    def odd(rows: pa.RecordBatch) -> Any:
-        nonlocal calls
-        calls += 1
-        return measured(rows if calls < WINDOWS else rows.slice(1))
-
+    odd = OddMeasure(WINDOWS - 1)
     files, on_disk = written(topic, of, "again"), unnamed(topic)
     with pytest.raises(LoadError, match="the rows in the new file differ from the original rows"):
         WindowCommit(topic.lake, topic.declaration.raw_table, odd).replace(metadata(of, "again"), files)

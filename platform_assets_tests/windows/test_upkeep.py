@@ -22,7 +22,6 @@ from deltalake.exceptions import CommitFailedError
 
 from platform_assets.checks.decoded import conserved, windows_of
 from platform_assets.engines.merging import task
-from platform_assets.engines.shared.digests import measured
 from platform_assets.errors import CommitOutcomeUnknownError, LakeUnavailableError, LoadError, PlatformError
 from platform_assets.lake import delta_log, holdings, load_log, merging
 from platform_assets.lake.commits import WindowCommit
@@ -37,6 +36,7 @@ from platform_assets.windows.maintain.merging import MergedFiles, Upkeep
 from platform_assets.windows.maintain.upkeep import TableUpkeep
 from platform_assets.windows.proved_files import recognised
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved
+from platform_assets_tests.support.odd_measure import OddMeasure
 from testbed.layouts import new_tables_are
 
 pytestmark = pytest.mark.usefixtures("flat")
@@ -387,14 +387,8 @@ def test_what_is_separated_is_compared_first(topic: MadeTopic) -> None:
     upkeep(topic)
     before, version, on_disk = held(topic), table(topic).version(), unnamed(topic)
     folder, keys = topic.lake.table(topic.declaration.raw_table), [w.key for w in windows(topic)[:3]]
-    calls: list[int] = []
-
-    def odd(rows: pa.RecordBatch) -> Any:
-        calls.append(1)
-        return measured(rows if len(calls) <= WINDOWS else rows.slice(1))
-
     with pytest.raises(LoadError, match="was not separated"):
-        separate(folder, keys, odd)
+        separate(folder, keys, OddMeasure(WINDOWS))
     assert (held(topic), table(topic).version(), unnamed(topic)) == (before, version, on_disk)
 
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.decoding.maps import entries_of
+from platform_assets.engines.shared.digests import by_run
 from platform_assets.kernels import typed_hashing as kernels
 from platform_assets.kernels.hashing import ROWS_AT_A_TIME
-from platform_assets.model.digest import SPARK_SEED, Digest, Measured, mark_of
+from platform_assets.model.digest import SPARK_SEED, Measured, mark_of
 
 LEFT_OUT: Final = frozenset({"topic_id", "window"})
 """Columns that no digest covers, because their values are the same in each row of a window."""
@@ -39,21 +40,24 @@ def measured(rows: pa.RecordBatch) -> Measured:
 
     Raises TypeError for a column type that has no digest.
     """
+    return measured_by_run(rows, [rows.num_rows])[0]
+
+
+def measured_by_run(rows: pa.RecordBatch, ends: Sequence[int]) -> list[Measured]:
+    """Return the digests of each run of rows. `ends` are the exclusive ends of the runs, in ascending order; the last
+    one is the number of rows. Raises TypeError in the same cases as `measured`."""
     names = [name for name in rows.schema.names if name not in LEFT_OUT]
     if tuple(names[:2]) != _IDENTITY:
         raise TypeError(f"rows begin with {names[:2]} instead of {list(_IDENTITY)}")
     tree = _Tree()
     for name in names:
         tree.add(rows[name])
-    sums = np.zeros(4, np.uint64)
+    sums = np.zeros(4 * len(ends), np.uint64)
     memory, nodes = tree.finished()
     marks = np.array([mark_of(name) for name in names], np.int64)
     scratch, room = np.zeros(16, np.uint8), np.empty(ROWS_AT_A_TIME, np.uint64)
-    kernels.add_row_hashes(memory, nodes, marks, len(_IDENTITY), rows.num_rows, scratch, room, sums)
-    halves = sums.tolist()
-    return Measured(
-        Digest.from_halves(rows.num_rows, halves[0], halves[1]), Digest.from_halves(rows.num_rows, halves[2], halves[3])
-    )
+    kernels.add_row_hashes(memory, nodes, marks, len(_IDENTITY), np.array(ends, np.int64), scratch, room, sums)
+    return by_run(ends, sums)
 
 
 def row_hashes(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from platform_assets.engines.measuring import measure_of
-from platform_assets.lake.parquet import by_place
+from platform_assets.lake.parquet import runs_by_place
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableKind
 
@@ -21,14 +21,27 @@ class ByWindow:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows, which can belong to any windows."""
-        for place, some in by_place(rows):
-            try:
-                found = self._measure(some)
-            except (TypeError, ValueError):
-                # No load writes such rows, for example rows without a partition. A different writer wrote them.
-                self.odd.add(place[0])
-                continue
-            self.digests[place] = self.digests.get(place, _NOTHING) + found
+        ordered, places, ends = runs_by_place(rows)
+        if not places:
+            return
+        measured = self._measured(ordered, ends)
+        if measured is None and len(places) > 1:
+            # Find the windows that have such rows.
+            for start, end in zip((0, *ends), ends, strict=False):
+                self.add(ordered.slice(start, end - start))
+        elif measured is None:
+            self.odd.add(places[0][0])
+        else:
+            for place, found in zip(places, measured, strict=True):
+                self.digests[place] = self.digests.get(place, _NOTHING) + found
+
+    def _measured(self, rows: pa.RecordBatch, ends: list[int]) -> list[Measured] | None:
+        """Return the digests of each run of rows; None if some rows have no digest."""
+        try:
+            return self._measure.by_run(rows, ends)
+        except (TypeError, ValueError):
+            # No load writes such rows, for example rows without a partition. A different writer wrote them.
+            return None
 
 
 _NOTHING = Measured.of_nothing()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,13 @@ _NOTHING = np.empty(0, np.uint8)
 
 def measured(rows: pa.RecordBatch) -> Measured:
     """Return the digests of rows that have the columns of a raw table, without `topic_id` and `window`."""
-    sums = np.zeros(4, np.uint64)
+    return measured_by_run(rows, [rows.num_rows])[0]
+
+
+def measured_by_run(rows: pa.RecordBatch, ends: Sequence[int]) -> list[Measured]:
+    """Return the digests of each run of rows. `ends` are the exclusive ends of the runs, in ascending order; the last
+    one is the number of rows."""
+    sums = np.zeros(4 * len(ends), np.uint64)
     hashing.add_content_hashes(
         numbers(rows["kafka_partition"], np.int32),
         numbers(rows["kafka_offset"], np.int64),
@@ -25,13 +33,20 @@ def measured(rows: pa.RecordBatch) -> Measured:
         *_bytes(rows["key"]),
         *_bytes(rows["value"]),
         _header_hashes(rows["headers"]),
+        np.array(ends, np.int64),
         np.empty(hashing.ROWS_AT_A_TIME, np.uint64),
         sums,
     )
-    halves = sums.tolist()
-    return Measured(
-        Digest.from_halves(rows.num_rows, halves[0], halves[1]), Digest.from_halves(rows.num_rows, halves[2], halves[3])
-    )
+    return by_run(ends, sums)
+
+
+def by_run(ends: Sequence[int], sums: npt.NDArray[np.uint64]) -> list[Measured]:
+    """Return the digests of runs, from the four sums of each run that kernels compute."""
+    counts = [end - begin for begin, end in pairwise((0, *ends))]
+    return [
+        Measured(Digest.from_halves(rows, *halves[:2]), Digest.from_halves(rows, *halves[2:]))
+        for rows, halves in zip(counts, sums.reshape(-1, 4).tolist(), strict=True)
+    ]
 
 
 def _header_hashes(headers: pa.ListArray) -> npt.NDArray[np.int64]:

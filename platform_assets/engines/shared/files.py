@@ -154,7 +154,7 @@ class _OpenFile:
             self._write()
 
     def close(self) -> WrittenFile:
-        writer = self._write()
+        writer = self._write(is_last=True)
         began = time.perf_counter()
         writer.close()
         if self._sink is not None:
@@ -174,11 +174,11 @@ class _OpenFile:
                 self._sink.close()
             self._table.remove_files([self._name])
 
-    def _write(self) -> pq.ParquetWriter:
+    def _write(self, *, is_last: bool = False) -> pq.ParquetWriter:
         """Write the waiting rows and return the writer. The writer is opened with the first rows, because these rows
         determine the codec of each column."""
         began = time.perf_counter()
-        writer = self._writer = self._writer or self._opened()
+        writer = self._writer = self._writer or self._opened(are_all=is_last)
         if self._waiting:
             table = pa.Table.from_batches(self._waiting)
             writer.write_table(table, row_group_size=table.num_rows)
@@ -186,13 +186,19 @@ class _OpenFile:
         self._seconds["write"] += time.perf_counter() - began
         return writer
 
-    def _opened(self) -> pq.ParquetWriter:
+    def _opened(self, *, are_all: bool) -> pq.ParquetWriter:
         self._sink = self._table.create(self._name)
+        empty = _without_values(self._waiting, self._schema) if are_all else set[str]()
         return pq.ParquetWriter(
             self._sink,
             self._series.field_ids.in_file(self._schema),
             compression=codecs(
-                self._waiting, self._schema, self._series.codec, self._series.dictionaries, self._series.deltas
+                self._waiting,
+                self._schema,
+                self._series.codec,
+                self._series.dictionaries,
+                self._series.deltas,
+                {*CONSTANT, *empty},
             ),
             use_dictionary=list(self._series.dictionaries),
             column_encoding=dict.fromkeys(self._series.deltas, DELTAS),
@@ -221,6 +227,7 @@ def codecs(
     codec: str,
     dictionaries: Collection[str],
     deltas: Collection[str] = (),
+    tiny: Collection[str] = (),
 ) -> str | dict[str, str]:
     """Map the paths of each column's leaves to the column's codec: `codec`, or none if `codec` does not shrink the
     column. If all columns have the same codec, return that codec.
@@ -228,20 +235,27 @@ def codecs(
     For compressed, encrypted or random values, a codec only costs time, both when files are written and each time they
     are read. The same is true for most differences of numbers, which are bit-packed. `first` are sample rows; see
     WORTH_CODEC. The codec is tried only on the columns in `deltas`, encoded with `DELTAS`, and on binary columns that
-    are not in `dictionaries`. All other columns keep the codec.
+    are not in `dictionaries`. Columns in `tiny` take only some bytes, and have no codec: in a small file, most of the
+    time to read such a column is spent in the codec. All other columns keep the codec.
     """
     trial = pa.Codec(codec)
     plain = {
         field.name
         for field in schema
-        if pa.types.is_binary(field.type) and field.name not in dictionaries
+        if pa.types.is_binary(field.type) and field.name not in dictionaries and field.name not in tiny
         if not _shrinks([block[field.name] for block in first], trial)
     } | _packed([name for name in schema.names if name in deltas], first, codec)
+    plain |= {name for name in schema.names if name in tiny}
     if not plain:
         return codec
     return {
         path: "none" if field.name in plain else codec for field in schema for path, _ in leaves(field.name, field.type)
     }
+
+
+def _without_values(blocks: Sequence[pa.RecordBatch], schema: pa.Schema) -> set[str]:
+    """Return the columns that are null in all rows of `blocks`."""
+    return {name for name in schema.names if all(block[name].null_count == block.num_rows for block in blocks)}
 
 
 def _packed(columns: list[str], blocks: Sequence[pa.RecordBatch], codec: str) -> set[str]:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from platform_assets.engines.connector import measure
-from platform_assets.engines.decoding.digests import measured
+from platform_assets.engines.decoding.digests import measured, measured_by_run
 from platform_assets.engines.decoding.task import encodings
 from platform_assets.model.digest import digest_of
 from platform_assets_tests.conftest import SEED
@@ -47,6 +47,13 @@ def test_digest_of_slices_is_that_of_the_whole() -> None:
     cuts = [0, 1, 7, 8, 130, 300]
     parts = [measured(rows.slice(a, b - a)) for a, b in itertools.pairwise(cuts)]
     assert sum(parts[1:], parts[0]) == measured(rows)
+
+
+def test_runs_of_rows_have_the_digests_of_their_rows() -> None:
+    """Runs can be longer than the kernel's scratch memory, and the rows can be a slice."""
+    rows = typed_rows(random.Random(SEED), 2_600).slice(3)
+    ends = [1, 8, 8, 131, 1_500, rows.num_rows]
+    assert measured_by_run(rows, ends) == [measured(rows.slice(a, b - a)) for a, b in itertools.pairwise([0, *ends])]
 
 
 def test_offsets_digest_is_that_of_the_raw_table() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from platform_assets.engines.columnar.columns import SCHEMA
 from platform_assets.engines.connector import raw
-from platform_assets.engines.shared.digests import measured
+from platform_assets.engines.shared.digests import measured, measured_by_run
 from platform_assets.kernels.hashing import hash_bytes
 from platform_assets.model.digest import Digest, Measured, offsets_digest
 from platform_assets_tests.support import digest_reference
@@ -110,6 +110,17 @@ def test_the_digest_of_all_is_the_sum_of_its_parts_wherever_they_are_cut(rng: ra
     assert measured(whole.slice(0, 0)) == Measured.of_nothing()
     shuffled = rng.sample(rows, len(rows))
     assert measured(batch_of(shuffled)) == expected
+
+
+def test_runs_of_rows_have_the_digests_of_their_rows(rng: random.Random) -> None:
+    """Runs can be longer than the kernel's scratch memory, and the rows can be a slice."""
+    whole = batch_of([*random_rows(rng, 60), *[row(1, n, value=b"v" * (n % 40)) for n in range(2_500)]])
+    for rows in (whole, whole.slice(13)):
+        ends = [*sorted(rng.sample(range(1, 60), 9)), 1_200, rows.num_rows]
+        starts = [0, *ends[:-1]]
+        expected = [measured(rows.slice(start, end - start)) for start, end in zip(starts, ends, strict=True)]
+        assert measured_by_run(rows, ends) == expected
+    assert measured_by_run(whole, [0, 3, 3, whole.num_rows])[::2] == [Measured.of_nothing()] * 2
 
 
 def test_digests_of_offsets_are_those_of_the_evidence(rng: random.Random) -> None:

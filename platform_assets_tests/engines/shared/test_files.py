@@ -102,11 +102,11 @@ def test_differences_that_the_codec_does_not_shrink_have_none(columns: dict[str,
 
 @pytest.mark.parametrize(("values", "codec"), [(noise(172, 3_000), "UNCOMPRESSED"), (text(172, 3_000), "ZSTD")])
 def test_files_are_written_so_and_read_back(values: list[bytes], codec: str, tmp_path: Path) -> None:
-    """Every other column keeps the codec, down to the leaves of the headers, and later rows are treated like the first
+    """Keys and headers keep the codec, down to the leaves of the headers, and later rows are treated like the first
     rows.
 
-    Numbers written as differences are an exception: if they increase by a constant step, they take only a handful of
-    bytes.
+    Other columns take only a handful of bytes and have no codec. Numbers written as differences are like that only if
+    they increase by a constant step.
     """
     series = FileSeries(
         files_at(str(tmp_path)), "w", "0", 1, row_group_bytes=200_000, measure=lambda _: Measured.of_nothing()
@@ -123,8 +123,35 @@ def test_files_are_written_so_and_read_back(values: list[bytes], codec: str, tmp
     ]
     assert metadata.num_row_groups > 1
     assert {c.compression for c in chunks if c.path_in_schema == "value"} == {codec}
-    assert {c.compression for c in chunks if c.path_in_schema not in {"value", *COUNTING}} == {"ZSTD"}
+    assert {c.compression for c in chunks if c.path_in_schema in CONSTANT} == {"UNCOMPRESSED"}
+    assert {c.compression for c in chunks if c.path_in_schema not in {"value", *COUNTING, *CONSTANT}} == {"ZSTD"}
     assert any(c.path_in_schema.startswith("headers.") for c in chunks)
+    assert pq.read_table(path, schema=SCHEMA).equals(pa.Table.from_batches(rows))
+
+
+@pytest.mark.parametrize("keys_later", [False, True])
+def test_columns_without_values_have_no_codec_in_files_of_one_row_group(keys_later: bool, tmp_path: Path) -> None:
+    """In a longer file, later rows may have values, and these must be compressed."""
+    series = FileSeries(
+        files_at(str(tmp_path)),
+        "w",
+        "0",
+        1,
+        row_group_bytes=50_000 if keys_later else 1 << 20,
+        measure=lambda _: Measured.of_nothing(),
+    )
+    rows = [block(text(172, 500)), block(text(172, 500), [b"key"] * 500 if keys_later else None, first=500)]
+    for each in rows:
+        series.add(each)
+    series.close()
+
+    path = tmp_path / series.written[0].path
+    metadata = pq.ParquetFile(path).metadata
+    assert metadata.num_row_groups == (2 if keys_later else 1)
+    group = metadata.row_group(metadata.num_row_groups - 1)
+    chunks = {c.path_in_schema: c.compression for c in map(group.column, range(group.num_columns))}
+    assert chunks["value"] == "ZSTD"
+    assert chunks["key"] == ("ZSTD" if keys_later else "UNCOMPRESSED")
     assert pq.read_table(path, schema=SCHEMA).equals(pa.Table.from_batches(rows))
 
 
