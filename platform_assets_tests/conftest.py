@@ -8,13 +8,15 @@ import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from platform_assets.engines.shared.session import end
+from platform_assets.engines.shared.session import SharedSession, end
+from platform_assets.lake.location import Lake
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
 from platform_assets.services import brokers, platform, spark_server, state
 from platform_assets.services.broker import BrokerSettings
@@ -35,7 +37,7 @@ from testbed.loads import START, TopicLake, wait_until
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, BrowserContext
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
@@ -195,7 +197,7 @@ def platform_home(
 @pytest.fixture(scope="session")
 def broker(platform_home: Home) -> Iterator[Broker]:
     """Return a real broker, or three of them. It looks for expired and compactable records every second, so that tests
-    soon see both.
+    soon see both. A quota limits the last two seconds, so that a few megabytes use it up.
 
     The environment has the variables that clients of these brokers need, and none for other brokers.
     """
@@ -205,6 +207,7 @@ def broker(platform_home: Home) -> Iterator[Broker]:
         "log.segment.delete.delay.ms": "100",
         "log.initial.task.delay.ms": "500",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+        "quota.window.num": "3",
     }
     kind = parts.BROKERS.chosen()
     settings = BrokerSettings(
@@ -279,8 +282,22 @@ def _is_led(broker: Broker, topic: str, partitions: int) -> bool:
 
 
 @pytest.fixture(scope="session")
+def one_session(platform_home: Home) -> Iterator[Callable[[SharedSession, int], str]]:
+    """Let the runs in this process share one Spark session, with warm workers, although each test has a lake of its own.
+    Return the function that gives each lake a session of its own."""
+    apart = SharedSession.session_id
+    common = Lake.at(platform_home.root / f"lakes of {os.getpid()}")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            SharedSession, "session_id", lambda self, generation: apart(replace(self, lake=common), generation)
+        )
+        yield apart
+
+
+@pytest.fixture(scope="session")
 def spark_remote(
     request: pytest.FixtureRequest,
+    one_session: object,
     platform_home: Home,
     tmp_path_factory: pytest.TempPathFactory,
     session_store: ObjectStore | None,
@@ -412,6 +429,16 @@ def browser(chromium: str) -> Iterator[Browser]:
     """
     with launched(chromium) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def pages(browser: Browser) -> Iterator[BrowserContext]:
+    """Return a browser profile for pages of Dagster's UI. Its cache spares all pages of a module but the first the
+    loading of the UI's program."""
+    made = browser.new_context(viewport={"width": 1440, "height": 1000})
+    made.set_default_timeout(120_000)
+    yield made
+    made.close()
 
 
 @pytest.fixture

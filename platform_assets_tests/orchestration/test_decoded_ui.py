@@ -32,7 +32,7 @@ from testbed.browser import wait_for_texts
 from testbed.homes import service_environment
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import BrowserContext, Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::dagster.BetaWarning")]
 
@@ -112,9 +112,9 @@ def project(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture
-def page(project: Project, browser: Browser) -> Iterator[Page]:
+def page(project: Project, pages: BrowserContext) -> Iterator[Page]:
     """Provide a browser page."""
-    page = browser.new_page(viewport={"width": 1440, "height": 1000})
+    page = pages.new_page()
     page.set_default_timeout(60_000)
     yield page
     page.close()

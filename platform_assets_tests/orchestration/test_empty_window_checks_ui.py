@@ -22,7 +22,7 @@ from testbed.browser import wait_for_texts
 from testbed.homes import service_environment
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import BrowserContext, Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::dagster.BetaWarning")]
 
@@ -55,9 +55,9 @@ def address(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture
-def page(address: str, browser: Browser) -> Iterator[Page]:
+def page(address: str, pages: BrowserContext) -> Iterator[Page]:
     """Provide a browser page."""
-    page = browser.new_page(viewport={"width": 1440, "height": 1000})
+    page = pages.new_page()
     page.set_default_timeout(60_000)
     yield page
     page.close()

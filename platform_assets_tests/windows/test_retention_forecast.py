@@ -256,7 +256,7 @@ def test_the_warning_of_a_retention_by_size_comes_before_the_loss(lake: LakeMake
     assert lk.ledger.record_cuts([cut], None)
     warned: list[tuple[datetime, float]] = []
     while True:
-        lk.send([Record(bytes(50_000))] * 2)
+        lk.send([Record(bytes(50_000))] * 6)
         now = datetime.now(UTC)
         (partition,) = look(lk, now).partitions
         assert partition.forecast is not None

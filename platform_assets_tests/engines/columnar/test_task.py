@@ -225,11 +225,13 @@ def test_a_quota_of_a_megabyte_a_second_is_waited_out(
 ) -> None:
     """The quota applies to one client id. The task gets this client id from its environment."""
     lk = lake()
-    lk.send(Record(b"v" * 100_000) for _ in range(140))
+    lk.send(Record(b"v" * 100_000) for _ in range(60))
     monkeypatch.setenv("KAFKA_CLIENT_ID", f"columnar-{lk.topic}")
-    wanted = work_of(lk, {0: (0, 140)}, tmp_path / "t", most=1, patience=1.0, options=("client.id",))
+    wanted = work_of(
+        lk, {0: (0, 60)}, tmp_path / "t", most=1, patience=1.0, options=("client.id",), fetch_bytes=2 << 20
+    )
     with fetch_quota(lk.bootstrap, f"columnar-{lk.topic}", 1 << 20):
-        assert [f.rows for f in done(wanted)] == [140]
+        assert [f.rows for f in done(wanted)] == [60]
 
 
 # --- failures -----------------------------------------------------------------------------------------------------

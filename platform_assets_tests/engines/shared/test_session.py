@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +77,12 @@ def joined(remote: str, root: Path, code: str) -> tuple[str, int]:
     assert said.returncode == 0, said.stderr
     session_id, pid = json.loads(said.stdout.splitlines()[-1])
     return session_id, pid
+
+
+@pytest.fixture(autouse=True)
+def apart(one_session: Callable[[SharedSession, int], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions depend on the lake, as they do outside tests."""
+    monkeypatch.setattr(SharedSession, "session_id", one_session)
 
 
 @pytest.fixture(scope="module")

@@ -463,10 +463,10 @@ def test_topic_re_created_or_deleted_while_it_is_read(history: History, again: b
 
 
 def test_a_quota_of_a_megabyte_a_second_is_waited_out(history: History) -> None:
-    """The broker first serves as much as its quota window of a few seconds allows, and then sends empty answers without
+    """The broker first serves as much as its quota window of two seconds allows, and then sends empty answers without
     delay."""
     producer = history.producer(transactional=False, options={"compression.type": "none"})
-    history.send(producer, 140, size=100_000)
+    history.send(producer, 60, size=100_000)
     client = f"evidence-{history.topic}"
     settings = ClientSettings(history.broker.bootstrap, {"client.id": client})
     with fetch_quota(history.broker.bootstrap, client, 1 << 20):
@@ -474,12 +474,13 @@ def test_a_quota_of_a_megabyte_a_second_is_waited_out(history: History) -> None:
             settings,
             history.topic,
             history.topic_id,
-            TopicRanges({0: OffsetRange(0, 140)}),
+            TopicRanges({0: OffsetRange(0, 60)}),
             compacted=False,
             deadline=time.monotonic() + 120,
             patience=1.0,
+            fetch_bytes=2 << 20,
         )
-    assert (found.complete, found.records, found.unexplained) == (True, 140, ())
+    assert (found.complete, found.records, found.unexplained) == (True, 60, ())
 
 
 @pytest.fixture(scope="module")
