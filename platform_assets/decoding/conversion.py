@@ -19,7 +19,7 @@ import pyarrow as pa
 from platform_assets.decoding.decoder import DecodeFault
 from platform_assets.decoding.pieces import Marks, Pieces
 from platform_assets.decoding.schema import type_name
-from platform_assets.decoding.times import ISO_DATE, ISO_TIME, TimeFormat
+from platform_assets.decoding.times import ISO_DATE, ISO_TIME, TimeFormat, timestamps_hint
 from platform_assets.errors import ConfigurationError
 from platform_assets.kernels import conversion as kernels
 
@@ -95,7 +95,8 @@ class Conversion:
             return self._value(text)
         except DecodeFault as fault:
             shown = text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
-            raise DecodeFault(fault.reason, f"{shown!r} is not a valid {self.name}: {fault.detail}") from None
+            hint = timestamps_hint(self.times, text) if pa.types.is_timestamp(self.type) else ""
+            raise DecodeFault(fault.reason, f"{shown!r} is not a valid {self.name}: {fault.detail}{hint}") from None
 
     def _value(self, text: str) -> Any:
         if pa.types.is_string(self.type):

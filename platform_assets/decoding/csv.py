@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from platform_assets.kernels import csv as kernels
 from platform_assets.model.decoding import FormatSpec
 
 _LINE_ENDS: Final = "\n\r"
+_BLANKS: Final = " \t"
 
 
 def decoder(spec: FormatSpec) -> CsvDecoder:
@@ -78,7 +79,7 @@ class Dialect:
                 f"format 'csv': delimiter, quote and escape must differ, but are {self.delimiter!r}, {self.quote!r} and "
                 f"{self.escape!r}; without an escape, a quote within quotes is written twice"
             )
-        if self.trim and self.delimiter in " \t":
+        if self.trim and self.delimiter in _BLANKS:
             raise ConfigurationError(
                 f"format 'csv': trim cannot be used with the delimiter {self.delimiter!r}, because trim would remove that character"
             )
@@ -99,7 +100,7 @@ class Dialect:
                 field, behind = self._plain(text, at)
                 written, at = text[at:behind], behind
                 if self.trim:
-                    field, written = field.strip(" \t"), written.strip(" \t")
+                    field, written = field.strip(_BLANKS), written.strip(_BLANKS)
                 found.append(None if written == self.null else field)
             if at == len(text) or text[at] != self.delimiter:
                 break
@@ -201,12 +202,28 @@ class CsvDecoder:
         return decoded(self.fields, values, lambda value: (self._row(value), None))
 
     def _row(self, value: bytes) -> dict[str, Any]:
-        fields = self.dialect.fields(text_of(value, self.max_bytes))
+        text = text_of(value, self.max_bytes)
+        fields = self.dialect.fields(text)
         self._check_width(fields)
-        return {
-            field.name: cell(field, convert, text)
-            for field, convert, text in zip(self.fields, self.conversions, fields, strict=True)
-        }
+        row: dict[str, Any] = {}
+        for place, (field, convert) in enumerate(zip(self.fields, self.conversions, strict=True)):
+            try:
+                row[field.name] = cell(field, convert, fields[place])
+            except DecodeFault as fault:
+                fault.detail += self._trim_hint(text, place)
+                raise
+        return row
+
+    def _trim_hint(self, text: str, place: int) -> str:
+        """Return a hint that names the option `trim` if it makes the field at `place` of a row readable, else ""."""
+        if self.dialect.trim or self.dialect.delimiter in _BLANKS:
+            return ""
+        trimmed = replace(self.dialect, trim=True).fields(text)[place]
+        try:
+            cell(self.fields[place], self.conversions[place], trimmed)
+        except DecodeFault:
+            return ""
+        return "; `trim: true` accepts it"
 
     def _check_width(self, fields: Sequence[str | None]) -> None:
         width = len(self.conversions)

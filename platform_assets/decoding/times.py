@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from types import MappingProxyType
@@ -52,6 +52,14 @@ class TimeFormat:
     def steps(self) -> npt.NDArray[np.int32]:
         """Return the format in the form that the kernel needs."""
         return np.array(self.program, np.int32)
+
+    def accepts(self, text: str) -> bool:
+        """Return True if `microseconds` can read the text."""
+        try:
+            self.microseconds(text)
+        except DecodeFault:
+            return False
+        return True
 
     def microseconds(self, text: str) -> int:
         """Return microseconds since 1970 in UTC. Text without an offset is taken as UTC. Raises DecodeFault."""
@@ -110,6 +118,18 @@ TIMESTAMPS: Final = MappingProxyType(
     {"iso8601": ISO_TIME, "iso8601_or_utc": ISO_TIME_OR_UTC, "iso8601_lenient": ISO_TIME_LENIENT}
 )
 """Formats, keyed by the values that the option `timestamps` accepts, here and in JSON."""
+
+
+def timestamps_hint(times: TimeFormat, text: str) -> str:
+    """Return a hint that names the value of the option `timestamps` that reads `text`, which `times` does not accept.
+    Return "" if there is no such value, or if `times` is a column's own format, to which the option does not apply."""
+    if times not in TIMESTAMPS.values():
+        return ""
+    for name, other in TIMESTAMPS.items():
+        if other.accepts(text):
+            is_exact = replace(other, cut=False).accepts(text)
+            return f"; `timestamps: {name}` {'accepts it' if is_exact else 'drops the extra digits'}"
+    return ""
 
 
 def time_format(text: str) -> TimeFormat:

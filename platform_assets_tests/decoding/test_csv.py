@@ -183,6 +183,38 @@ def test_what_is_plainly_good_never_reaches_the_exact_path(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
+    ("value", "options", "remedy", "effect"),
+    [
+        (b"1,2013-01-01T10:00:00", {}, {"timestamps": "iso8601_or_utc"}, "accepts it"),
+        (b"1,2013-01-01T10:00:00.1234567Z", {}, {"timestamps": "iso8601_lenient"}, "drops the extra digits"),
+        (b"1,2013-01-01T10:00:00,1234567", {"delimiter": ";"}, None, ""),
+        (b"1,2013-01-01T10:00:00+0100", {}, {"timestamps": "iso8601_lenient"}, "accepts it"),
+        (b"1,2013-01-01T10:00Z", {"timestamps": "iso8601_or_utc"}, {"timestamps": "iso8601_lenient"}, "accepts it"),
+        (b"1,2013-02-30T10:00:00", {}, None, ""),
+        (b"1,noon", {"timestamps": "iso8601_lenient"}, None, ""),
+        (b" 1 ,", {}, {"trim": "true"}, "accepts it"),
+        (b"1,\t2013-01-01T10:00:00Z", {}, {"trim": "true"}, "accepts it"),
+        (b"1,  ", {}, {"trim": "true"}, "accepts it"),
+        (b'" 1 ",', {}, None, ""),
+        (b"  ,", {}, None, ""),
+        (b" 1\t", {"delimiter": "\t"}, None, ""),
+    ],
+)
+def test_a_dead_letter_names_the_option_that_reads_the_field(
+    value: bytes, options: dict[str, Any], remedy: dict[str, str] | None, effect: str
+) -> None:
+    schema = "id BIGINT NOT NULL, seen TIMESTAMP"
+    detail = decoded(of(schema, **options), [value]).dead["detail"][0].as_py()
+    if remedy is None:
+        assert "`" not in detail
+        return
+    [(name, choice)] = remedy.items()
+    assert detail.endswith(f"; `{name}: {choice}` {effect}")
+    declared = {name: True if choice == "true" else choice}
+    assert decoded(of(schema, **{**options, **declared}), [value]).dead.num_rows == 0
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"schema": None}, "option 'schema' .* is None; it must be a non-empty string"),

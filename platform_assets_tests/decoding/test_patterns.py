@@ -204,6 +204,16 @@ def test_a_group_that_does_not_fit_its_type_names_pattern_and_column() -> None:
     assert "pattern 'python': '2026-02-30 00:00:00,1' is not a valid TIMESTAMP: not a calendar time" in dead["detail"]
 
 
+def test_a_dead_letter_names_the_option_that_reads_a_time_without_a_format() -> None:
+    timed = {"name": "timed", "regex": r"(?P<time>\S+) .*", "types": {"time": "TIMESTAMP"}}
+    line = b"2013-01-01T10:00:00 start"
+    (dead,) = decoded(of(timed), [line]).dead.to_pylist()
+    assert dead["detail"].endswith("; `timestamps: iso8601_or_utc` accepts it")
+    assert decoded(of(timed, timestamps="iso8601_or_utc"), [line]).dead.num_rows == 0
+    own = {**timed, "types": {"time": {"type": "TIMESTAMP", "format": "%Y/%m/%d"}}}
+    assert "`timestamps:" not in decoded(of(own), [line]).dead["detail"][0].as_py()
+
+
 @pytest.mark.parametrize(
     ("line", "detail"),
     [

@@ -13,9 +13,10 @@ import binascii
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -234,8 +235,23 @@ def _wrong_time(value: object, name: str, form: Form) -> Fault:
     if type(value) is int or type(value) is Number:
         wrong.detail += "; `timestamps: seconds`, `milliseconds` or `microseconds` reads numbers"
     elif form != "lenient" and type(value) is str:
-        for option, pattern in (("iso8601_or_utc", _TIMESTAMP), ("iso8601_lenient", _LENIENT)):
-            if pattern.fullmatch(value):
+        for option, other in _OTHER_FORMS[form]:
+            if _is_timestamp(value, name, other):
                 wrong.detail += f"; `timestamps: {option}` accepts it"
                 break
     return wrong
+
+
+_LENIENT_FORM: Final[tuple[str, Form]] = ("iso8601_lenient", "lenient")
+_OTHER_FORMS: Final[Mapping[Form, tuple[tuple[str, Form], ...]]] = MappingProxyType(
+    {"strict": (("iso8601_or_utc", "or_utc"), _LENIENT_FORM), "or_utc": (_LENIENT_FORM,)}
+)
+"""For each form, the options whose forms accept more, the strictest first."""
+
+
+def _is_timestamp(value: str, name: str, form: Form) -> bool:
+    try:
+        _timestamp(value, name, form)
+    except Fault:
+        return False
+    return True

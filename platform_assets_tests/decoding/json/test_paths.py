@@ -353,6 +353,13 @@ def test_a_dead_letter_names_the_option_that_reads_the_time(
     assert both({**schema, **remedy}, [value]).dead.num_rows == 0
 
 
+@pytest.mark.parametrize("text", ["2013-02-30T10:00:00", "2013-01-01T24:00:00", "2013-01-01T10:00:00+24:00", "noon"])
+def test_a_time_that_no_option_reads_gets_no_hint(text: str) -> None:
+    for option in ("iso8601", "iso8601_or_utc", "iso8601_lenient"):
+        found = both({"schema": "a TIMESTAMP", "timestamps": option}, [f'{{"a":"{text}"}}'.encode()])
+        assert "`timestamps:" not in found.dead["detail"][0].as_py()
+
+
 def test_json_of_a_registry_or_of_connect_is_recognised() -> None:
     [dead] = both({"schema": "a INT"}, [b'\0\0\0\1\2{"a":1}']).dead.to_pylist()
     assert dead["reason"] == "malformed"
