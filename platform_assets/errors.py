@@ -624,18 +624,6 @@ class FilesLostError(LoadError):
         )
 
 
-class ReturnedRowsError(FilesLostError):
-    """An expired window has rows again, and nothing proves which rows they are."""
-
-    def __init__(self, table: str, window: str) -> None:
-        self.table, self.window, self.detail = table, window, "rows of an expired window are back"
-        LoadError.__init__(
-            self,
-            f"window {window} of {table} has expired, but the table has rows of it again, and no receipt shows that they are "
-            "the rows that were removed. Delete the rows of this window with the program that brought them back, such as Spark.",
-        )
-
-
 class LostForGoodError(LoadError):
     """`lost` rows of a damaged window exist neither in Kafka nor in any data file that can still be read.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, get_args, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -25,7 +25,6 @@ missing: a required field is absent or null; too_deep and too_large: the value e
 no pattern fits; unknown_schema: the value names a schema that the registry has never had; bad_schema: the value names a
 schema that is unreadable or does not fit the declared columns; not_admitted: the value does not match the schema that
 it names; failed: the decoder raised an error for the value, which is a defect."""
-REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 MOST_DETAIL: Final = 300
 """Maximum number of characters in a dead letter's detail. Longer details are truncated."""
 

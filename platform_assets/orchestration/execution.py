@@ -45,12 +45,12 @@ from platform_assets.windows.load.replacing import Loaded, Outcome
 _log = logger(__name__)
 
 RunContext = dg.AssetExecutionContext | dg.OpExecutionContext
-"""Maximum number of retries of a step that loads windows."""
+"""Context of a step, of an asset or of an op."""
 Windows = Mapping[str, Sequence[str]]
 """Keys of windows, by topic."""
 
-_CHECK_BUDGET_SECONDS: Final = 120.0
 _RETRIES: Final = 2
+"""Maximum number of retries of a step that loads windows."""
 _RETRY_AFTER_SECONDS = 5
 
 Done = TypeVar("Done", Loaded, DecodedWindow, covariant=True)

@@ -174,7 +174,7 @@ class Services(Protocol):
         ...
 
     def decode_engine(self) -> DecodeEngine:
-        """Return an engine that reads windows again for a check."""
+        """Return an engine that decodes windows."""
         ...
 
     def forget_session(self) -> None:

@@ -162,11 +162,6 @@ def measured_by_window(frame: DataFrame, metrics: Sequence[Column]) -> dict[str,
     return {row["window"]: _measured(row.asDict()) for row in found}
 
 
-def window_frame(spark: SparkSession, table: Folder, key: str, version: int) -> DataFrame:
-    """Return the rows of one window from one version of the table."""
-    return windows_frame(spark, table, [key], version)
-
-
 def windows_frame(spark: SparkSession, table: Folder, keys: Sequence[str], version: int) -> DataFrame:
     """Return the rows of several windows from one version of the table."""
     from pyspark.sql import functions as F

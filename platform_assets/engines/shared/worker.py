@@ -13,17 +13,14 @@ _PACKAGES: Final = (
     "platform_assets",
     "platform_assets.decoding",
     "platform_assets.engines",
-    "platform_assets.engines.columnar",
-    "platform_assets.engines.decoding",
-    "platform_assets.engines.merging",
-    "platform_assets.engines.shared",
     "platform_assets.kernels",
     "platform_assets.kafka",
     "platform_assets.kafka.batches",
     "platform_assets.lake",
     "platform_assets.model",
 )
-"""Packages of the project that a worker imports. The subpackages of `decoding` are included."""
+"""Packages of the project that a worker imports. The subpackages of `decoding` and `engines` are included."""
+_WITH_SUBPACKAGES: Final = ("platform_assets.decoding", "platform_assets.engines")
 
 
 def _digest_of_code() -> str:
@@ -33,7 +30,7 @@ def _digest_of_code() -> str:
         for entry in sorted(folder.iterdir(), key=lambda f: f.name):
             if entry.name.endswith(".py"):
                 digest.update(f"{package}/{entry.name}\0".encode() + entry.read_bytes() + b"\0")
-            elif package.startswith("platform_assets.decoding") and entry.joinpath("__init__.py").is_file():
+            elif package.startswith(_WITH_SUBPACKAGES) and entry.joinpath("__init__.py").is_file():
                 folders.append((f"{package}.{entry.name}", entry))
     return digest.hexdigest()[:16]
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import dagster as dg
 import sqlalchemy as db
-from dagster._core.events import ASSET_CHECK_EVENTS, ASSET_EVENTS
+from dagster._core.events import ASSET_EVENTS
 from dagster._core.storage.event_log.schema import (
     AssetCheckExecutionsTable,
     AssetEventTagsTable,
@@ -28,7 +28,6 @@ from platform_assets.errors import ConfigurationError
 MATERIALISED: Final = dg.DagsterEventType.ASSET_MATERIALIZATION.value
 PLANNED: Final = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED.value
 _OF_ASSETS: Final = tuple(kind.value for kind in ASSET_EVENTS)
-_OF_CHECKS: Final = tuple(kind.value for kind in ASSET_CHECK_EVENTS)
 _NO_RUN: Final = ""
 _AT_ONCE: Final = 500
 """Maximum number of values in one statement, because SQLite has a limit."""
