@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.cli.deciding import print_decision
 
 JSON_VERSION = 1
@@ -11,19 +12,11 @@ JSON_VERSION = 1
 
 @click.command("accept-cluster")
 @click.argument("topic")
-@click.option("--reason", help="Why each offset stands for the same record on the other cluster; kept in the ledger.")
-@click.option(
-    "--by",
-    help="Your name; recorded in the ledger without verification, together with your uid. Default: your account.",
-)
-@click.option("--dry-run", is_flag=True, help="Report what would be decided, and change nothing.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON: version, topic, accepted, edge, from, to, moved. Implies `--yes`.",
-)
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@options.reason("Why each offset stands for the same record on the other cluster; kept in the ledger.")
+@options.by
+@options.dry_run("Report what would be decided, and change nothing.")
+@options.as_json("Print JSON: version, topic, accepted, edge, from, to, moved. Implies `--yes`.")
+@options.yes
 def accept_cluster(topic: str, reason: str | None, by: str | None, dry_run: bool, as_json: bool, yes: bool) -> None:
     """Continue with TOPIC on another cluster, and confirm that each offset stands for the same record there.
 

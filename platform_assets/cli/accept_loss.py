@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import click
 
+from platform_assets.cli import options
+
 
 @click.command("accept-loss")
 @click.argument("table")
 @click.argument("window")
-@click.option("--reason", help="Why the loss is accepted; kept in the ledger.")
-@click.option(
-    "--by",
-    help="Your name; recorded in the ledger without verification, together with your uid. Default: your account.",
-)
-@click.option("--dry-run", is_flag=True, help="Report what would be decided, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@options.reason("Why the loss is accepted; kept in the ledger.")
+@options.by
+@options.dry_run("Report what would be decided, and change nothing.")
+@options.yes
 def accept_loss(table: str, window: str, reason: str | None, by: str | None, dry_run: bool, yes: bool) -> None:
     """Accept that some offsets of WINDOW in TABLE will never be loaded.
 

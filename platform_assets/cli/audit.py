@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.errors import PlatformError
 from platform_assets.terminal import console, echo_error, echo_json
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     metavar="A..B",
     help="Audit only the windows from A to B, both inclusive; A.., ..B and A alone are also accepted.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts; see docs/commands.md.")
+@options.as_json()
 def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
     """Prove that TABLE has every committed record exactly once, or report which offsets are wrong and what to do.
 

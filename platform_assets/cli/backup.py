@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.terminal import console, echo, echo_json
 
 JSON_VERSION = 1
@@ -13,7 +14,7 @@ JSON_VERSION = 1
 
 @click.command()
 @click.argument("given", metavar="DESTINATION", type=click.Path(file_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts; see docs/commands.md.")
+@options.as_json()
 def backup(given: str, as_json: bool) -> None:
     """Copy the lake and Dagster's home to a new folder in DESTINATION, while loads continue.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.terminal import echo, echo_json
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Answer:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: version, mistakes (file, line, message), answers.")
+@options.as_json("Print JSON: version, mistakes (file, line, message), answers.")
 def check(as_json: bool) -> None:
     """Check the YAML of all topics, then whether brokers, topics and Spark answer. Nothing is changed.
 

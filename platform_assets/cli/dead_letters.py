@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.terminal import echo, echo_json
 
 JSON_VERSION = 1
@@ -21,12 +22,7 @@ JSON_VERSION = 1
     show_default=True,
     help="Number of samples to show for each kind of dead letter.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON: version, table, windows, records, dead_letters, groups, others, sent.",
-)
+@options.as_json("Print JSON: version, table, windows, records, dead_letters, groups, others, sent.")
 @click.option(
     "--send-to",
     metavar="TOPIC",

@@ -6,11 +6,12 @@ import shlex
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.terminal import echo, echo_json
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the variables as one JSON object.")
+@options.as_json("Print the variables as one JSON object.")
 def env(as_json: bool) -> None:
     """Print the environment of the embedded services as `export NAME=value` lines, SECRETS INCLUDED.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from platform_assets.cli import options
+
 if TYPE_CHECKING:
     from platform_assets.windows.erase.erasing import Ranges
 
@@ -39,11 +41,8 @@ JSON_VERSION: Final = 1
     type=click.IntRange(min=1),
     help="Generation of the topic's log, for --offsets. Default: the newest.",
 )
-@click.option("--reason", help="Reason for the erasure. The ledger keeps it, so do not name the person concerned.")
-@click.option(
-    "--by",
-    help="Your name; recorded in the ledger without verification, together with your uid. Default: your account.",
-)
+@options.reason("Reason for the erasure. The ledger keeps it, so do not name the person concerned.")
+@options.by
 @click.option(
     "--past-versions-expire",
     is_flag=True,
@@ -62,14 +61,11 @@ JSON_VERSION: Final = 1
     metavar="TOPIC",
     help="Apply to TABLE the erasures by key that were made for TOPIC, for example after TOPIC was copied to a new name.",
 )
-@click.option("--dry-run", is_flag=True, help="Report what would be erased, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON: version, topic, accepted, windows, damaged, replays_unfinished, without_raw_row, uncompared, "
-    "unreadable, done, and past_versions.",
+@options.dry_run("Report what would be erased, and change nothing.")
+@options.yes
+@options.as_json(
+    "Print JSON: version, topic, accepted, windows, damaged, replays_unfinished, without_raw_row, uncompared, "
+    "unreadable, done, and past_versions."
 )
 def erase(
     table: str,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.terminal import echo
 
 
 @click.command(name="find-topics")
-@click.option("--dry-run", is_flag=True, help="Only report what would be added.")
+@options.dry_run("Only report what would be added.")
 def find_topics(dry_run: bool) -> None:
     """Find topics that match a declared `pattern`, and add them to found-topics.txt next to its defs.yaml.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.terminal import echo
 
 
 @click.command(name="forget-schemas")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@click.option("--dry-run", is_flag=True, help="Only list what would be forgotten.")
+@options.dry_run("Only list what would be forgotten.")
 def forget_schemas(ids: tuple[str, ...], dry_run: bool) -> None:
     """Forget the stored schemas of registry ids, and use the schemas that the registry now returns for these ids.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.terminal import echo, echo_json
 
 if TYPE_CHECKING:
@@ -31,17 +32,8 @@ JSON_VERSION = 1
 @click.option(
     "--failed", is_flag=True, help="Load all windows that are missing because the last Dagster run for them failed."
 )
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Only list the windows, with the number of rows that the table currently has for each.",
-)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON: version, table, dry_run, plan, windows, decoded, checks, reported.",
-)
+@options.dry_run("Only list the windows, with the number of rows that the table currently has for each.")
+@options.as_json("Print JSON: version, table, dry_run, plan, windows, decoded, checks, reported.")
 def load(
     table: str,
     windows: tuple[str, ...],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.terminal import console, echo, echo_json
 
 JSON_VERSION = 1
@@ -11,13 +12,8 @@ JSON_VERSION = 1
 
 @click.command("migrate-layout")
 @click.argument("table")
-@click.option("--dry-run", is_flag=True, help="Only print what would be copied.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON: version, table, dry_run, layout, windows, files, bytes, copied, table_version, unproved.",
-)
+@options.dry_run("Only print what would be copied.")
+@options.as_json("Print JSON: version, table, dry_run, layout, windows, files, bytes, copied, table_version, unproved.")
 def migrate_layout(table: str, dry_run: bool, as_json: bool) -> None:
     """Change TABLE from one partition per window to files that many windows share and that readers can read faster.
 

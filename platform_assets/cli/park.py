@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import click
 
+from platform_assets.cli import options
+
 
 @click.command()
 @click.argument("table")
 @click.argument("windows", nargs=-1, required=True, metavar="WINDOW...")
-@click.option("--reason", required=True, help="Why the windows are set aside; kept in the ledger.")
-@click.option(
-    "--by",
-    help="Your name; recorded in the ledger without verification, together with your uid. Default: your account.",
-)
+@options.reason("Why the windows are set aside; kept in the ledger.", required=True)
+@options.by
 def park(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> None:
     """Set each WINDOW of TABLE aside: the sensor stops requesting it, and `status` shows it as parked, not failed.
 
@@ -31,11 +30,8 @@ def park(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> N
 @click.command()
 @click.argument("table")
 @click.argument("windows", nargs=-1, required=True, metavar="WINDOW...")
-@click.option("--reason", default="resumed", show_default=True, help="Reason; kept in the ledger.")
-@click.option(
-    "--by",
-    help="Your name; recorded in the ledger without verification, together with your uid. Default: your account.",
-)
+@options.reason("Reason; kept in the ledger.", default="resumed", show_default=True)
+@options.by
 def unpark(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> None:
     """Bring each parked WINDOW of TABLE back: the sensor requests it at its next tick.
 

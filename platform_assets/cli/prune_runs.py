@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.terminal import echo_json, echo_lines
 
 JSON_VERSION = 1
@@ -31,13 +32,8 @@ JSON_VERSION = 1
     show_default=True,
     help="Code location whose runs are deleted; runs of other code locations stay.",
 )
-@click.option("--dry-run", is_flag=True, help="Only report what would be deleted.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON: version, location, dry_run, runs, spared, events, bytes, left, complete.",
-)
+@options.dry_run("Only report what would be deleted.")
+@options.as_json("Print JSON: version, location, dry_run, runs, spared, events, bytes, left, complete.")
 def prune_runs(
     keep_days: float, max_runs: int | None, seconds: float, location: str, dry_run: bool, as_json: bool
 ) -> None:

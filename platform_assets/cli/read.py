@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.terminal import echo, echo_json, echo_lines
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ JSON_VERSION = 1
 
 @click.command()
 @click.argument("table")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: version, table, path, spark_name, snippets.")
+@options.as_json("Print JSON: version, table, path, spark_name, snippets.")
 def read(table: str, as_json: bool) -> None:
     """Print code that reads TABLE in Spark, polars, DuckDB and pandas, SPARK'S TOKEN INCLUDED.
 

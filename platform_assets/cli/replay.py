@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.terminal import console, echo_json
 
 if TYPE_CHECKING:
@@ -35,17 +36,10 @@ _TIMES: Final = ["%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%MZ
 )
 @click.option("--until", type=click.DateTime(_TIMES), metavar="TIME", help="End of the timestamps, exclusive.")
 @click.option("--into", metavar="NAME", help="Load into a new table in replays/NAME, and compare it with TABLE.")
-@click.option(
-    "--dry-run", is_flag=True, help="Only report what would be done. The brokers are queried, but nothing is changed."
-)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help=(
-        "Print JSON: version, table, dry_run, note, plan, and the fields of `load` or, with --into, fresh, loaded, compared, "
-        "equal."
-    ),
+@options.dry_run("Only report what would be done. The brokers are queried, but nothing is changed.")
+@options.as_json(
+    "Print JSON: version, table, dry_run, note, plan, and the fields of `load` or, with --into, fresh, loaded, compared, "
+    "equal."
 )
 def replay(
     table: str,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.model.logs import logger
 from platform_assets.terminal import console, echo, echo_json
 
@@ -35,8 +36,8 @@ JSON_VERSION = 1
     help="Restore only this part: ledger, dagster or a table. May be repeated.",
 )
 @click.option("--force", is_flag=True, help="Replace existing data.")
-@click.option("--dry-run", is_flag=True, help="Only verify the backup's files, and restore nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts; see docs/commands.md.")
+@options.dry_run("Only verify the backup's files, and restore nothing.")
+@options.as_json()
 def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_json: bool) -> None:
     """Restore the backup SOURCE, or the newest backup in the folder SOURCE, to LAKE_ROOT and DAGSTER_HOME.
 

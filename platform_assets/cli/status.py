@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.terminal import echo_json
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ _WATCHED_EVERY: Final = 5.0
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts; see docs/commands.md.")
+@options.as_json()
 @click.option(
     "--watch",
     "every",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.terminal import echo, echo_error, echo_json
 
 if TYPE_CHECKING:
@@ -49,13 +50,8 @@ def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int
 @click.option(
     "--budget", metavar="SIZE", callback=_bytes, help="Merge about this amount of data per table. Default: 32 GB."
 )
-@click.option("--dry-run", is_flag=True, help="Only report what would be merged and removed.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON: version, dry_run, tables with what was done, and keep with what was removed as expired.",
-)
+@options.dry_run("Only report what would be merged and removed.")
+@options.as_json("Print JSON: version, dry_run, tables with what was done, and keep with what was removed as expired.")
 def upkeep(
     tables: tuple[str, ...], target: int | None, quiet_hours: float, budget: int | None, dry_run: bool, as_json: bool
 ) -> None:
@@ -82,9 +78,9 @@ def upkeep(
     environment, now = Environment.of_process(), datetime.now(UTC)
     ledger = environment.ledger()
     given = {"target": target, "budget": budget, "quiet": timedelta(hours=quiet_hours)}
-    options = {name: value for name, value in given.items() if value is not None}
+    settings = {name: value for name, value in given.items() if value is not None}
     done: list[dict[str, Any]] = []
-    upkeeps = _upkeeps(tables, ledger, environment, options)
+    upkeeps = _upkeeps(tables, ledger, environment, settings)
     topics = [each.table.topic for each in upkeeps if each.table.kind == "raw"]
     expired, failed = _expired(topics, ledger, now, dry_run=dry_run, as_json=as_json)
     for each in upkeeps:
@@ -160,7 +156,7 @@ def _planned(plan: Any) -> dict[str, Any]:
 
 
 def _upkeeps(
-    tables: tuple[str, ...], ledger: Ledger, environment: Environment, options: dict[str, Any]
+    tables: tuple[str, ...], ledger: Ledger, environment: Environment, settings: dict[str, Any]
 ) -> list[TableUpkeep]:
     """Return the upkeep of each given table, or of all tables. Raises ConfigurationError for an unknown table."""
     from platform_assets.components.declared import declarations, table_held
@@ -183,4 +179,4 @@ def _upkeeps(
                 raise ConfigurationError(
                     f"{table} has no files yet, because nothing has been loaded into it: see `platform-assets status`"
                 )
-    return [TableUpkeep.of(table, ledger, topic, engine=engine, removed=removed, **options) for topic, table in named]
+    return [TableUpkeep.of(table, ledger, topic, engine=engine, removed=removed, **settings) for topic, table in named]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from platform_assets.cli import options
 from platform_assets.terminal import echo, echo_json
 
 JSON_VERSION = 1
@@ -14,8 +15,8 @@ JSON_VERSION = 1
 @click.option(
     "--retain-hours", type=click.IntRange(min=1), help="Minimum age of a file. Default: the table's own retention."
 )
-@click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: version, table, dry_run, files, bytes.")
+@options.dry_run("Only list what would be deleted.")
+@options.as_json("Print JSON: version, table, dry_run, files, bytes.")
 def vacuum(table: str, retain_hours: int | None, dry_run: bool, as_json: bool) -> None:
     """Delete files of TABLE that the newest version of the table does not use, once they are a week old.
 
