@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from platform_assets.checks import facts as facts_of
+from platform_assets.checks.baseline.older import Counting
 from platform_assets.checks.facts import Facts, Orchestration
 from platform_assets.engines.protocol import LoadEngine
 from platform_assets.kafka.cluster import Cluster
@@ -16,9 +16,6 @@ from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import EngineName, TopicDeclaration
 from platform_assets.model.windows import Span
-
-if TYPE_CHECKING:
-    from platform_assets.checks.check import Check
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Evaluation:
     budget: float = 120.0
     windows: frozenset[str] | None = None
     span: Span | None = None
-    counting: Collection[Check] = ()
+    counting: Collection[Counting] = ()
     reads: bool = True
     engine_by_name: Callable[[EngineName], LoadEngine] | None = None
     progress: Callable[[str], None] = lambda text: None

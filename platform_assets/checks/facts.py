@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.checks.baseline import older, snapshot
-from platform_assets.checks.baseline.older import Older
+from platform_assets.checks.baseline.older import Counting, Older
 from platform_assets.checks.baseline.snapshot import Baseline
 from platform_assets.errors import FilesLostError
 from platform_assets.lake import holdings, load_log, rows
@@ -32,9 +32,6 @@ from platform_assets.model.offsets import HeldOffsets, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span, key_of
 from platform_assets.windows.proved_files import expected_in, recognised_as
-
-if TYPE_CHECKING:
-    from platform_assets.checks.check import Check
 
 T = TypeVar("T")
 NEWEST_COMMITS: Final = 200
@@ -170,7 +167,7 @@ def collect(
     ledger: Ledger,
     orchestration: Orchestration | None = None,
     *,
-    counting: Collection[Check] = (),
+    counting: Collection[Counting] = (),
     reads: bool = True,
 ) -> Facts:
     """Gather the facts of `table`. Older windows are only counted if each check in `counting` allows it.
@@ -191,7 +188,7 @@ def _collected(
     ledger: Ledger,
     known: Orchestration,
     base: Baseline | None,
-    counting: Collection[Check],
+    counting: Collection[Counting],
     *,
     reads: bool,
 ) -> Facts:

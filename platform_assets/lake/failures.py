@@ -27,7 +27,8 @@ from platform_assets.errors import (
     UnknownOutcome,
     access_to,
 )
-from platform_assets.lake.files import answer_of, has_no_bucket, is_denied, is_in_store
+from platform_assets.lake.files import is_in_store
+from platform_assets.lake.store_answers import answer_of, has_no_bucket, is_denied
 
 RAISED: Final = (DeltaError, OSError, pa.ArrowInvalid)
 """Errors of delta-rs, pyarrow and the file system. `files` raises the errors of an object store as errors of the file

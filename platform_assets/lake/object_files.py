@@ -32,7 +32,7 @@ from obstore.exceptions import (
 from obstore.store import S3Store
 
 from platform_assets.errors import ConfigurationError
-from platform_assets.lake.files import answer_of, has_no_bucket, is_denied
+from platform_assets.lake.store_answers import answer_of, has_no_bucket, is_denied
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

@@ -6,24 +6,33 @@ little, even in a table with many windows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.checks.baseline.history import History
+from platform_assets.checks.baseline.history import History, Mask
 from platform_assets.lake import holdings
 from platform_assets.model.windows import key_of
 
-if TYPE_CHECKING:
-    from platform_assets.checks.check import Check
-
 RECENT: Final = 24
 """Number of newest windows that are always evaluated one by one. It covers one day of hourly windows."""
+
+
+class Counting(Protocol):
+    """The part of a check that decides which older windows are only counted: see `checks.check.Check`."""
+
+    @property
+    def may_count(self) -> Callable[[History], Mask] | None:
+        """Rule that selects windows in which the check cannot have a finding; None if it needs every window."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifier of the check and of its rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ def find(
     files: pa.Table,
     proved: Collection[str],
     version: int,
-    checks: Collection[Check],
+    checks: Collection[Counting],
     *,
     recent: int = RECENT,
 ) -> Older:

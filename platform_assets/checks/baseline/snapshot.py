@@ -15,11 +15,11 @@ from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from platform_assets.checks.baseline.older import NONE, Older
+from platform_assets.checks.baseline.older import NONE, Counting, Older
 from platform_assets.errors import FilesLostError
 from platform_assets.lake import delta_log, holdings, load_log, merging
 from platform_assets.lake.delta_log import Anchor, Commit, DataFile
@@ -30,9 +30,6 @@ from platform_assets.model import names
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
-
-if TYPE_CHECKING:
-    from platform_assets.checks.check import Check
 
 _log = logger(__name__)
 _VERSION: Final = 3
@@ -125,7 +122,7 @@ def capture(lake: Lake, table: TableRef, recent: int) -> Baseline | None:
     return Baseline(Older(), cuts, commits, log, files, loads, max(log.version - recent + 1, 0))
 
 
-def load(lake: Lake, table: TableRef, checks: Collection[Check] = ()) -> Baseline | None:
+def load(lake: Lake, table: TableRef, checks: Collection[Counting] = ()) -> Baseline | None:
     """Return the snapshot, advanced to the newest commits. Return None if there is no snapshot, or if it is no longer
     valid.
 
@@ -209,7 +206,7 @@ def _files(table: Folder, add: DataFile) -> list[File] | None:
     ]
 
 
-def save(lake: Lake, table: TableRef, baseline: Baseline, checks: Collection[Check]) -> None:
+def save(lake: Lake, table: TableRef, baseline: Baseline, checks: Collection[Counting]) -> None:
     """Save `baseline`, in which `checks` took part, for the next run.
 
     If two runs save at the same time, either baseline may remain: both are valid.
