@@ -33,9 +33,10 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import dagster_records, events, status
 from platform_assets.orchestration.names import table_key
-from platform_assets.orchestration.tick import Group, Position, Tick
+from platform_assets.orchestration.tick import Group, Position
 from platform_assets.windows.load.loading import Loader
 from testbed.samples import START, edge
+from testbed.ticks import PlanningTick
 
 PARTITIONS: Final = 4
 RECORDS: Final = 1_000
@@ -82,8 +83,10 @@ class Grown:
 
     def tick(self) -> None:
         """Do what the sensor does after the window has closed."""
-        tick = Tick(Group.of(self.declaration), self.cluster, self.ledger, self.instance, self.now, made_lake.clock)
-        result = tick.plan(self.cursor)
+        tick = PlanningTick(
+            Group.of(self.declaration), self.cluster, self.ledger, self.instance, self.now, made_lake.clock
+        )
+        result = tick.evaluate(self.cursor)
         if len(result.run_requests or []) != 1:
             raise RuntimeError(f"the tick requested {len(result.run_requests or [])} runs instead of one")
         self.cursor = result.cursor

@@ -22,8 +22,9 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration.tick import Group, Position, Tick
+from platform_assets.orchestration.tick import Group, Position
 from testbed.samples import START, edge, receipt
+from testbed.ticks import PlanningTick
 
 NOTHING: Final = "all topics, nothing to seal"
 SEALING: Final = "all topics, a window to seal in each"
@@ -63,8 +64,8 @@ def run(bench: Bench) -> Measured:
                 began = time.perf_counter()
                 asked = 0
                 for d in declared:
-                    tick = Tick(Group.of(d), cluster, Ledger(Lake.at(root)), instance, now, made_lake.clock)
-                    result = tick.plan(cursors[d.topic])
+                    tick = PlanningTick(Group.of(d), cluster, Ledger(Lake.at(root)), instance, now, made_lake.clock)
+                    result = tick.evaluate(cursors[d.topic])
                     asked += len(result.run_requests or [])
                     cursors[d.topic] = result.cursor or cursors[d.topic]
                 took = time.perf_counter() - began
@@ -98,7 +99,9 @@ def _idle(
     for _ in range(2):
         began = time.perf_counter()
         for d in declared:
-            Tick(Group.of(d), cluster, Ledger(Lake.at(root)), instance, at + timedelta(seconds=1)).plan(cursor)
+            PlanningTick(Group.of(d), cluster, Ledger(Lake.at(root)), instance, at + timedelta(seconds=1)).evaluate(
+                cursor
+            )
         took = time.perf_counter() - began
     return round(took / len(declared), 5)
 

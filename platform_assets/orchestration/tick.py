@@ -141,19 +141,11 @@ class Tick:
         Topics that remain when the budget is used up come first in the next tick. An error of a topic is reported on
         its table's page, and raised if no topic succeeded.
         """
-        return self._tick(cursor, alone=False)
-
-    def plan(self, cursor: str | None) -> dg.SensorResult:
-        """Seal windows, report them and request runs. Raises whatever `sealing.seal` raises if no topic succeeded."""
-        return self._tick(cursor, alone=True)
-
-    def _tick(self, cursor: str | None, *, alone: bool) -> dg.SensorResult:
         began = time.monotonic()
         budget = self.group.first.tick_budget.total_seconds()
         deadline = began + budget
         active = [d for d in self.group.declarations if not d.paused]
-        if not alone:
-            self._age_paused(began + _FOR_PAUSED * budget)
+        self._age_paused(began + _FOR_PAUSED * budget)
         if not active:
             paused = "paused in its YAML" if self.group.name is None else "every topic is paused in its YAML"
             return dg.SensorResult(skip_reason=line(f"{self.group}: {paused}"), cursor=cursor)
@@ -163,8 +155,8 @@ class Tick:
             self.ledger.create()
             newest = self.ledger.newest_edges([d.topic for d in active])
         except PlatformError as e:
-            for d in [] if alone else active:
-                observe(self.instance, d, e)
+            for d in active:
+                self._observe(d, e)
             raise
         pending = [d for d in active if sealing.pending_edges(d, newest.get(d.topic), self.now, 1)]
         sealed = seal_group(
@@ -185,7 +177,7 @@ class Tick:
                 following = following or d.topic
                 break
             if d.topic not in left_out:
-                self._look(d, sealed.get(d.topic), found, records, deadline, alone)
+                self._look(d, sealed.get(d.topic), found, records, deadline)
         if found.errors and not found.succeeded:
             # A missing topic is the least serious of them.
             raise next((e for e in found.errors if not isinstance(e, TopicMissingError)), found.errors[0])
@@ -199,7 +191,6 @@ class Tick:
         found: _Gathered,
         records: RunLog,
         deadline: float,
-        alone: bool,
     ) -> None:
         try:
             if isinstance(outcome, PlatformError) and not isinstance(outcome, HELD_BACK):
@@ -207,17 +198,15 @@ class Tick:
             done = outcome if isinstance(outcome, Sealing | HeldBack) else None
             tick = TopicTick(d, self.cluster, self.ledger, self.instance, self.now, records)
             result = tick.after(done, found.reported.get(d.topic), deadline)
-            more = [] if alone else self._besides(d, result, records)
+            more = self._more(d, result, records)
         except PlatformError as e:
             found.errors.append(e)
-            if not alone:
-                observe(self.instance, d, e)
-                self._age(d, str(e) if isinstance(e, BrokerUnreachableError) else self.cluster)
+            self._observe(d, e)
+            self._age(d, str(e) if isinstance(e, BrokerUnreachableError) else self.cluster)
             if self.group.name is not None:
                 _log.error("topic %s: %s", d.topic, e)
             return
-        if not alone:
-            observe(self.instance, d, None)
+        self._observe(d, None)
         found.succeeded += 1
         found.loads += [(d.topic, request) for request in result.loads]
         found.run_requests += [_run_request(d, d.decoded_table, request) for request in result.decodings]
@@ -229,7 +218,10 @@ class Tick:
         if result.skip_reason is not None:
             found.reasons.append(result.skip_reason)
 
-    def _besides(self, d: TopicDeclaration, result: TopicTickResult, records: RunLog) -> list[Any]:
+    def _observe(self, d: TopicDeclaration, error: PlatformError | None) -> None:
+        observe(self.instance, d, error)
+
+    def _more(self, d: TopicDeclaration, result: TopicTickResult, records: RunLog) -> list[Any]:
         """Report loads that Dagster lacks, evaluate the aging checks that are due, and publish the topic's position."""
         more: list[Any] = list(
             events.missing_loads(d, self.ledger, self.instance, self.now, records, besides=result.events)

@@ -20,8 +20,9 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import Window
 from platform_assets.orchestration.names import topic_key
-from platform_assets.orchestration.tick import Group, Tick
+from platform_assets.orchestration.tick import Group
 from testbed.samples import HOUR, START, cut, edge, receipt, recorded
+from testbed.ticks import PlanningTick
 
 PARTITIONS, A_TICK = 3, 50
 
@@ -76,7 +77,7 @@ def test_a_tick_that_has_lost_its_cursor_builds_as_much_of_a_long_ledger_as_of_a
         cursor, reported = None, []
         for _ in range(3):
             built()
-            ticked = Tick(Group.of(declaration), Unasked(), ledger, instance, edge(windows)).plan(cursor)
+            ticked = PlanningTick(Group.of(declaration), Unasked(), ledger, instance, edge(windows)).evaluate(cursor)
             # Only the boundaries of the tick's windows and the newest cut are read, nothing about loaded windows.
             assert built() <= (A_TICK + 2) * PARTITIONS
             cursor = ticked.cursor

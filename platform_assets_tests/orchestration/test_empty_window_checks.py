@@ -17,11 +17,12 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
-from platform_assets.orchestration.tick import Group, Tick
+from platform_assets.orchestration.tick import Group
 from platform_assets_tests.support import answers, report_defs, tables
 from platform_assets_tests.support.idle_topic import LOADED, IdleTopic
 from testbed import samples
 from testbed.samples import edge
+from testbed.ticks import PlanningTick
 
 TOPIC = "orders"
 FIVE = [*CHECKS, DEEP_AUDIT.name]
@@ -235,7 +236,7 @@ def test_a_table_that_cannot_be_read_is_said_of_every_check_and_the_window_is_re
 
 def test_a_table_that_was_never_loaded_has_nothing_to_check(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     samples.recorded(tmp_path, TOPIC, [{0: 0}, {0: 0}])
-    tick = Tick(
+    tick = PlanningTick(
         Group.of(tables.declaration(TOPIC)),
         Cluster(None, ClientSettings("127.0.0.1:1")),
         Ledger(Lake.at(tmp_path)),
@@ -243,6 +244,6 @@ def test_a_table_that_was_never_loaded_has_nothing_to_check(tmp_path: Path, inst
         edge(1),
     )
 
-    result = tick.plan(None)
+    result = tick.evaluate(None)
 
     assert [type(e) for e in result.asset_events] == [dg.AssetMaterialization] * 2

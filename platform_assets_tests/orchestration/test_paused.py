@@ -20,12 +20,13 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import status
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.status import Status
-from platform_assets.orchestration.tick import Group, Tick
+from platform_assets.orchestration.tick import Group
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 from platform_assets_tests.support.streams import ANY_TIME
 from testbed.loads import Record
 from testbed.project import definitions
 from testbed.samples import START, edge, loaded, recorded
+from testbed.ticks import PlanningTick
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
@@ -49,7 +50,9 @@ def seen(root: Path, declared: TopicDeclaration, instance: dg.DagsterInstance | 
 
 def test_a_tick_of_a_paused_topic_asks_nobody_and_changes_nothing(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     nobody = cast(Cluster, None)
-    result = Tick(Group.of(PAUSED), nobody, Ledger(Lake.at(tmp_path / "lake")), instance, edge(9)).plan("as it was")
+    result = PlanningTick(Group.of(PAUSED), nobody, Ledger(Lake.at(tmp_path / "lake")), instance, edge(9)).evaluate(
+        "as it was"
+    )
     assert (result.run_requests, result.asset_events, result.cursor) == ([], [], "as it was")
     assert result.skip_reason == dg.SkipReason("topic clicks: paused in its YAML")
     assert not (tmp_path / "lake").exists()
@@ -114,7 +117,7 @@ def test_a_topic_that_is_taken_up_again_goes_on_where_it_was(lake: LakeMaker, in
 
     def tick(declared: TopicDeclaration, hours: int) -> dg.SensorResult:
         now = start + timedelta(hours=hours, seconds=1)
-        return Tick(Group.of(declared), lk.cluster, lk.ledger, instance, now).plan(None)
+        return PlanningTick(Group.of(declared), lk.cluster, lk.ledger, instance, now).evaluate(None)
 
     def send(*hours: int) -> None:
         stamps = (start + timedelta(hours=hour, minutes=30) for hour in hours)

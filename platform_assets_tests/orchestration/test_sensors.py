@@ -38,12 +38,13 @@ from platform_assets.orchestration.definitions import DeepAudit, build_definitio
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.publishing import group_of
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
-from platform_assets.orchestration.tick import Group, Position, Tick
+from platform_assets.orchestration.tick import Group, Position
 from platform_assets.windows.decide import generations
 from platform_assets.windows.load import clocks, sealing
 from platform_assets.windows.load.clocks import OtherClock
 from platform_assets_tests.support.streams import ANY_TIME, Stream, create_again
 from testbed.samples import START, loaded, receipt
+from testbed.ticks import PlanningTick
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker
@@ -107,8 +108,8 @@ class Ticker(Stream):
 
     def tick(self, now: datetime, cursor: str | None = None, cluster: Cluster | None = None) -> dg.SensorResult:
         """Evaluate the sensor once, without storing its result."""
-        tick = Tick(Group.of(self.declaration), cluster or self.cluster, self.ledger, self.instance, now)
-        return tick.plan(cursor)
+        tick = PlanningTick(Group.of(self.declaration), cluster or self.cluster, self.ledger, self.instance, now)
+        return tick.evaluate(cursor)
 
     def keep(self, result: dg.SensorResult, limit: int | None = None) -> None:
         """Store the first `limit` events of the result, as the daemon does."""

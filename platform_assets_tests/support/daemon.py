@@ -10,9 +10,10 @@ import dagster as dg
 
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration.names import table_key
-from platform_assets.orchestration.tick import Group, Tick
+from platform_assets.orchestration.tick import Group
 from testbed.loads import TopicLake
 from testbed.project import definitions
+from testbed.ticks import PlanningTick
 
 
 @dataclass
@@ -30,7 +31,9 @@ class Daemon:
     def tick(self) -> int:
         """Evaluate one tick and execute its runs. Return the number of runs."""
         lk = self.lake
-        result = Tick(Group.of(self.declaration), lk.cluster, lk.ledger, self.instance, self.now).plan(self.cursor)
+        result = PlanningTick(Group.of(self.declaration), lk.cluster, lk.ledger, self.instance, self.now).evaluate(
+            self.cursor
+        )
         for event in result.asset_events:
             assert not isinstance(event, dg.AssetObservation)
             self.instance.report_runless_asset_event(event)

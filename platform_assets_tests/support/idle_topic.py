@@ -22,10 +22,11 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.names import table_key
-from platform_assets.orchestration.tick import Group, Position, Tick
+from platform_assets.orchestration.tick import Group, Position
 from platform_assets_tests.support import answers, tables
 from testbed import samples
 from testbed.samples import edge
+from testbed.ticks import PlanningTick
 
 LOADED: Final = 4
 """Number of loaded windows, with ten records in each of two partitions."""
@@ -59,8 +60,10 @@ class IdleTopic:
         before, self.ticked = edge(self.ticked), self.ticked + 1
         self.ledger.record_cuts([samples.cut(self.topic, edge(self.ticked), self._end(self.ticked))], before)
         cluster = Cluster(None, ClientSettings("127.0.0.1:1"))
-        tick = Tick(Group.of(tables.declaration(self.topic)), cluster, self.ledger, self.instance, edge(self.ticked))
-        return tick.plan(Position({self.topic: before}).to_cursor())
+        tick = PlanningTick(
+            Group.of(tables.declaration(self.topic)), cluster, self.ledger, self.instance, edge(self.ticked)
+        )
+        return tick.evaluate(Position({self.topic: before}).to_cursor())
 
     def keep(self, events: Sequence[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation]) -> None:
         """Store events."""
