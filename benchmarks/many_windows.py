@@ -113,7 +113,7 @@ class Grown:
     def checks(self) -> None:
         """Do what the second step of the run does: run all four checks, and report their results to Dagster."""
         evaluation = Evaluation(
-            self.declaration, self.ledger, dagster_records.orchestration(self.instance, TableRef.raw(self.topic)),
+            self.declaration, self.ledger, dagster_records.DagsterRecords(self.instance, TableRef.raw(self.topic)),
             lambda: self.settings, lambda: self.cluster, self._engine(), counting=CHECKS.values(),
         )  # fmt: skip
         for check in CHECKS.values():

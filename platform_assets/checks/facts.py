@@ -7,7 +7,7 @@ receipts.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -145,21 +145,27 @@ class Facts:
         )
 
 
-@dataclass(frozen=True, slots=True)
 class Orchestration:
-    """The orchestrator's knowledge about windows that are not loaded, by key.
+    """The orchestrator's knowledge about windows, by key. An instance of this class itself means that there is no
+    orchestrator."""
 
-    `in_flight` takes windows and returns those that queued or running runs will load. `asked` takes windows and returns
-    those whose load was ever requested. `again` takes windows and returns those that will be requested again although
-    no newer run is under way; none of these needs a decision. `reported` takes windows, or None for all windows, and
-    maps each reported window to the id of the reported load; the id is None if it is unknown. Without an orchestrator,
-    nothing is in flight or will be requested again, all windows count as requested, and `reported` returns None.
-    """
+    def in_flight(self, keys: Collection[str]) -> Collection[str]:
+        """Return those of `keys` that queued or running runs will load."""
+        return ()
 
-    in_flight: Callable[[Collection[str]], Collection[str]] = lambda keys: ()
-    asked: Callable[[Collection[str]], Collection[str]] = lambda keys: keys
-    again: Callable[[Collection[str]], Collection[str]] = lambda keys: ()
-    reported: Callable[[Sequence[str] | None], Mapping[str, str | None] | None] = lambda keys: None
+    def requested(self, keys: Collection[str]) -> Collection[str]:
+        """Return those of `keys` whose load was ever requested. Without an orchestrator, all count as requested."""
+        return keys
+
+    def will_be_requested_again(self, keys: Collection[str]) -> Collection[str]:
+        """Return those of `keys` that will be requested again although no newer run is under way. None of them needs a
+        decision."""
+        return ()
+
+    def reported(self, keys: Sequence[str] | None) -> Mapping[str, str | None] | None:
+        """Map each reported window of `keys`, or of all windows, to the id of the reported load, or to None if the id
+        is unknown. Without an orchestrator, the result is None."""
+        return None
 
 
 def collect(
@@ -233,10 +239,10 @@ def _collected(
     )
     waiting -= parked
     unasked = frozenset(missing) - waiting - parked
-    retried = frozenset(known.again(sorted(unasked - set(files)))) if unasked else frozenset()
+    retried = frozenset(known.will_be_requested_again(sorted(unasked - set(files)))) if unasked else frozenset()
     waiting, unasked = waiting | retried, unasked - retried
     if unasked:
-        unasked -= set(known.asked(sorted(unasked)))
+        unasked -= set(known.requested(sorted(unasked)))
     others = [
         k
         for k in sorted(set(files) | set(recorded))

@@ -89,7 +89,9 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
             Evaluation(
                 declaration,
                 ledger,
-                Orchestration() if instance is None else dagster_records.orchestration(instance, declaration.raw_table),
+                Orchestration()
+                if instance is None
+                else dagster_records.DagsterRecords(instance, declaration.raw_table),
                 settings=environment.settings,
                 cluster=environment.cluster,
                 engine=environment.engine(declaration.engine),

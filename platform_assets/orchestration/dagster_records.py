@@ -68,29 +68,36 @@ def check_is_kept(instance: dg.DagsterInstance, table: TableRef) -> None:
         raise ThrowawayInstanceError(table.name)
 
 
-def orchestration(
-    instance: dg.DagsterInstance, table: TableRef, but: str | None = None, log: RunLog | None = None
-) -> Orchestration:
-    """Return what `instance` knows about the windows of `table`, ignoring the run `but`.
+@dataclass(frozen=True, slots=True)
+class DagsterRecords(Orchestration):
+    """The knowledge of `instance` about the windows of `table`, ignoring the run `but`. `log` caches runs.
 
     A sensor requests the load of a window when it reports the window on the topic asset, so every reported window was
     requested. The sensor requests a window again if the window is not loaded, unless the window needs a decision.
     """
 
-    def asked(keys: Collection[str]) -> frozenset[str]:
-        return reported_partitions(instance, topic_key(table.topic), sorted(keys))
+    instance: dg.DagsterInstance
+    table: TableRef
+    but: str | None = None
+    log: RunLog | None = None
 
-    def again(keys: Collection[str]) -> frozenset[str]:
-        tries = tries_of(sorted(keys), failed_runs(instance, table, sorted(keys), log))
+    def in_flight(self, keys: Collection[str]) -> frozenset[str]:
+        """See `Orchestration.in_flight`."""
+        return windows_in_flight(self.instance, table_key(self.table), keys, self.but, self.log)
+
+    def requested(self, keys: Collection[str]) -> frozenset[str]:
+        """See `Orchestration.requested`."""
+        return reported_partitions(self.instance, topic_key(self.table.topic), sorted(keys))
+
+    def will_be_requested_again(self, keys: Collection[str]) -> frozenset[str]:
+        """See `Orchestration.will_be_requested_again`."""
+        tries = tries_of(sorted(keys), failed_runs(self.instance, self.table, sorted(keys), self.log))
         stuck = {key for key, tried in tries.items() if tried.waits_for_somebody}
-        return frozenset((asked(keys) | tries.keys()) - stuck) if keys else frozenset()
+        return frozenset((self.requested(keys) | tries.keys()) - stuck) if keys else frozenset()
 
-    return Orchestration(
-        in_flight=lambda keys: windows_in_flight(instance, table_key(table), keys, but, log),
-        asked=asked,
-        again=again,
-        reported=lambda keys: reported_loads(instance, table_key(table), keys),
-    )
+    def reported(self, keys: Sequence[str] | None) -> Mapping[str, str | None]:
+        """See `Orchestration.reported`."""
+        return reported_loads(self.instance, table_key(self.table), keys)
 
 
 def under_way(instance: dg.DagsterInstance) -> Sequence[dg.DagsterRun]:

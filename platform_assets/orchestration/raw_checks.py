@@ -9,7 +9,7 @@ of the checks instead.
 
 # No postponed annotations here: Dagster reads those of the functions below.
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
@@ -33,7 +33,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import markdown, to_lines
 from platform_assets.orchestration import aging_checks, dagster_records, retention_check
 from platform_assets.orchestration.aging_checks import AgingCheck, Subject
-from platform_assets.orchestration.dagster_records import RunLog
+from platform_assets.orchestration.dagster_records import DagsterRecords, RunLog, reported_loads
 from platform_assets.orchestration.names import assets_job, checks_op, deep_audit_op, table_key
 from platform_assets.orchestration.resources import (
     KafkaResource,
@@ -132,7 +132,7 @@ def evaluation(
     """Build the evaluation of a raw table's checks, with the records in `instance` about runs other than `run_id`."""
     known = Orchestration()
     if instance is not None:
-        known = dagster_records.orchestration(instance, declaration.raw_table, run_id or None, records)
+        known = DagsterRecords(instance, declaration.raw_table, run_id or None, records)
     return Evaluation(
         declaration,
         services.ledger,
@@ -203,7 +203,7 @@ def after_empty_windows(
     e = Evaluation(
         declaration,
         ledger,
-        _about_to_report(dagster_records.orchestration(instance, table), reporting),
+        _AboutToReport(instance, table, reporting=reporting),
         lambda: cluster.settings,
         lambda: cluster,
         choose_engine(ledger.lake, lambda: cluster.settings, _no_spark),
@@ -229,15 +229,18 @@ def after_empty_windows(
     return EmptyWindowChecks(found, run)
 
 
-def _about_to_report(known: Orchestration, reporting: Mapping[str, str]) -> Orchestration:
-    """Return Dagster's records as they will be after the materializations of this tick, which precede the tick's
-    evaluations."""
+@dataclass(frozen=True, slots=True)
+class _AboutToReport(DagsterRecords):
+    """Dagster's records as they will be after the materializations of this tick, which precede the tick's evaluations.
 
-    def reported(keys: Sequence[str] | None) -> Mapping[str, str | None] | None:
-        found = known.reported(keys)
-        return None if found is None else {**found, **reporting}
+    `reporting` has the load ids of these materializations, by window.
+    """
 
-    return replace(known, reported=reported)
+    reporting: Mapping[str, str] = field(default_factory=dict)
+
+    def reported(self, keys: Sequence[str] | None) -> Mapping[str, str | None]:
+        """See `Orchestration.reported`."""
+        return {**reported_loads(self.instance, table_key(self.table), keys), **self.reporting}
 
 
 def _no_spark() -> NoReturn:

@@ -111,7 +111,7 @@ class Case:
             evaluation = Evaluation(
                 self.lake.declaration,
                 Ledger(Lake.at(self.lake.root)),
-                dagster_records.orchestration(self.instance, TableRef.raw(self.lake.topic)),
+                dagster_records.DagsterRecords(self.instance, TableRef.raw(self.lake.topic)),
                 lambda: self.lake.settings,
                 lambda: self.lake.cluster,
                 self.lake.engine,

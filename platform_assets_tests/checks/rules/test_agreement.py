@@ -3,6 +3,7 @@ finding."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,13 +27,11 @@ def kinds(root: Path) -> list[tuple[str, str | None]]:
     def unasked() -> None:
         pytest.fail("asked brokers or Spark")
 
-    orchestration = Orchestration(
-        in_flight=lambda keys: frozenset(),
-        asked=frozenset,
-        again=frozenset,
-        reported=lambda keys: {},
-    )
-    evaluation = Evaluation(DECLARED, Ledger(Lake.at(root)), orchestration, unasked, unasked, None)  # type: ignore[arg-type]
+    class NothingReported(Orchestration):
+        def reported(self, keys: Sequence[str] | None) -> dict[str, str | None]:
+            return {}
+
+    evaluation = Evaluation(DECLARED, Ledger(Lake.at(root)), NothingReported(), unasked, unasked, None)  # type: ignore[arg-type]
     return [(f.kind, f.window) for f in agreement.evaluate(evaluation).findings]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -211,6 +212,21 @@ def windows(tmp_path: Path) -> list[SealedWindow]:
     return sealed
 
 
+@dataclass(frozen=True)
+class InFlight(Orchestration):
+    """An orchestrator whose runs load the windows that `chosen` returns."""
+
+    chosen: Callable[[Collection[str]], Collection[str]]
+
+    def in_flight(self, keys: Collection[str]) -> Collection[str]:
+        return self.chosen(keys)
+
+
+class NothingRequested(Orchestration):
+    def requested(self, keys: Collection[str]) -> Collection[str]:
+        return ()
+
+
 def collected(root: Path, orchestration: Orchestration | None = None) -> Facts:
     return collect(TableRef.raw("t"), Ledger(Lake.at(root)), orchestration)
 
@@ -270,16 +286,15 @@ def test_a_window_that_was_passed_over_is_missing_unless_under_way_or_not_asked_
     samples.loaded(tmp_path, windows[4])
     skipped = windows[3].key
     assert gaps(collected(tmp_path)) == [("window not loaded", skipped, 0, ((20, 25),))]
-    assert gaps(collected(tmp_path, Orchestration(in_flight=lambda keys: keys))) == []
-    unasked = Orchestration(asked=lambda keys: ())
-    assert gaps(collected(tmp_path, unasked)) == [("window not asked for", skipped, 0, ((20, 25),))]
+    assert gaps(collected(tmp_path, InFlight(lambda keys: keys))) == []
+    assert gaps(collected(tmp_path, NothingRequested())) == [("window not asked for", skipped, 0, ((20, 25),))]
 
 
 def test_rows_of_a_window_that_is_being_loaded_are_left_alone(tmp_path: Path, windows: list[SealedWindow]) -> None:
     samples.overwrite(tmp_path, windows[3])
     samples.overwrite(tmp_path, windows[0], {0: [1]}, load_id="again")
     busy = {windows[0].key, windows[3].key}
-    facts = collected(tmp_path, Orchestration(in_flight=lambda keys: [k for k in keys if k in busy]))
+    facts = collected(tmp_path, InFlight(lambda keys: [k for k in keys if k in busy]))
     assert facts.changed == {}
     assert no_gaps.check_result(facts).passed
 
@@ -298,7 +313,7 @@ def test_a_window_sealed_and_loaded_while_facts_are_gathered_is_no_alarm(
 ) -> None:
     """The check reads the cuts first; after that, the sensor records a window without offsets."""
 
-    def meanwhile(keys: object) -> tuple[str, ...]:
+    def meanwhile(keys: Collection[str]) -> tuple[str, ...]:
         ledger = Ledger(Lake.at(tmp_path))
         if len(ledger.windows("t")) == len(windows):
             assert ledger.record_cuts([samples.cut("t", samples.edge(6), {0: 30, 1: 9})], samples.edge(5))
@@ -307,7 +322,7 @@ def test_a_window_sealed_and_loaded_while_facts_are_gathered_is_no_alarm(
 
     for window in windows[3:]:
         samples.loaded(tmp_path, window)
-    facts = collected(tmp_path, Orchestration(in_flight=meanwhile))
+    facts = collected(tmp_path, InFlight(meanwhile))
     assert len(facts.windows) == len(facts.recorded) == len(windows) + 1
     assert gaps(facts) == []
 
