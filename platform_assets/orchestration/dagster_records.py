@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, cast
+from uuid import uuid4
 
 import dagster as dg
 from dagster._cli.utils import TMP_DAGSTER_HOME_PREFIX
+from dagster._core.events import (
+    AssetMaterializationPlannedData,
+    DagsterEvent,
+    DagsterEventBatchMetadata,
+)
 from dagster._core.storage.asset_check_execution_record import (
     AssetCheckExecutionRecord,
     AssetCheckExecutionRecordStatus,
@@ -187,6 +194,22 @@ def record_failures(instance: dg.DagsterInstance, run_id: str, failures: Mapping
     if run is None or run.tags.get(TABLE_TAG) != run_tag(None):
         tags[TABLE_TAG] = run_tag(first)
     instance.add_run_tags(run_id, tags)
+
+
+def report_planned(
+    instance: dg.DagsterInstance, run: dg.DagsterRun, step: str, windows: Mapping[TableRef, Collection[str]]
+) -> None:
+    """Report that `step` of a run will load `windows`, by table: the UI then shows them as in progress and, if the run
+    fails before they are loaded, as failed.
+
+    Dagster itself reports this for runs that specify partitions, but not for runs whose config lists windows.
+    """
+    planned = [AssetMaterializationPlannedData(table_key(t), key) for t, keys in windows.items() for key in keys]
+    batch = str(uuid4())
+    for number, data in enumerate(planned, 1):
+        event = DagsterEvent.build_asset_materialization_planned_event(run.job_name, step, data)
+        metadata = DagsterEventBatchMetadata(batch, number == len(planned))
+        instance.report_dagster_event(event, run.run_id, logging.DEBUG, metadata)
 
 
 def reported_by(instance: dg.DagsterInstance, run_id: str) -> dict[dg.AssetKey, dict[str, str]]:

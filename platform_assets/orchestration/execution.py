@@ -181,6 +181,16 @@ class Execution:
             if keys:
                 yield from self._after(topic, keys, decode_only, records)
 
+    def targets(self, windows: Windows, *, decode_only: bool = False) -> dict[TableRef, list[str]]:
+        """Return the windows that `execute` will load, by table."""
+        found: dict[TableRef, list[str]] = {}
+        for topic, keys in windows.items():
+            d = self.declared[topic]
+            raw = () if decode_only else (d.raw_table,)
+            derived = () if d.decode is None else (d.decoded_table, d.dead_letter_table)
+            found |= dict.fromkeys((*raw, *derived), sorted(set(keys)))
+        return found
+
     def load(self, windows: Windows) -> Iterator[Attempt[Loaded]]:
         """Load each window into its raw table, and publish the tables' positions."""
         ledger, cluster = self.services.ledger, self.services.cluster
@@ -463,6 +473,9 @@ def run_listed(
     """Execute a run whose config lists its windows. Raises whatever `raise_failures` raises, and dg.Failure if a
     blocking check fails."""
     execution = of_run(context, declarations, services)
+    if not context.retry_number:
+        targets = execution.targets(windows, decode_only=decode_only)
+        dagster_records.report_planned(context.instance, context.run, str(context.op_handle), targets)
     wanted, number = sum(len(set(keys)) for keys in windows.values()), 0
     for step in execution.execute(windows, decode_only=decode_only):
         if isinstance(step, Attempt):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
 from platform_assets.checks.decoded import CONSERVATION
@@ -15,6 +17,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 from platform_assets.orchestration import dagster_records, execution, names, resources
 from platform_assets.orchestration.names import LOAD_ID, table_key
+from platform_assets.windows.decode.decoding import DecodedWindow
 from platform_assets_tests.support import decoded_defs
 from platform_assets_tests.support.decoded_topic import DecodedTopic, InProcessEngine, order, tables_without_spark
 from platform_assets_tests.support.runs_of import materializations
@@ -95,6 +98,42 @@ def test_a_run_of_partitions_and_one_that_lists_windows_report_the_same(
     of_list = materializations(instance, table_key(d.decoded_table))
     assert {k: set(v) for k, v in of_list.items()} == {k: set(v) for k, v in of_partitions.items()}
     assert reported(instance) == in_ledger(topic)
+
+
+def test_a_run_that_lists_windows_shows_them_before_they_are_loaded(
+    instance: dg.DagsterInstance, topic: DecodedTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The UI shows a partition as in progress if the newest of its events is a plan of a run that has not finished, and
+    as failed if that run failed."""
+    d, (first, second), lacking = declaration(), [w.key for w in topic.windows], key_of(edge(7))
+    tables = [table_key(d.decoded_table), table_key(d.dead_letter_table)]
+    seen: list[tuple[set[str], set[str]]] = []
+
+    def shown() -> tuple[set[str], set[str]]:
+        """Return the windows that are shown as failed and as in progress, the same for both tables."""
+        found = []
+        for table in tables:
+            status = get_and_update_asset_status_cache_value(instance, table, partitions)
+            assert status is not None
+            failed = status.deserialize_failed_partition_subsets(partitions)
+            in_progress = status.deserialize_in_progress_partition_subsets(partitions)
+            found.append((set(failed.get_partition_keys()), set(in_progress.get_partition_keys())))
+        assert found[0] == found[1]
+        return found[0]
+
+    declared = defs().resolve_asset_graph().get(tables[0]).partitions_def
+    assert declared is not None
+    partitions: dg.PartitionsDefinition[str] = declared
+    decode = execution.decode_each
+
+    def observed(*args: Any) -> Iterator[execution.Attempt[DecodedWindow]]:
+        seen.append(shown())
+        yield from decode(*args)
+
+    monkeypatch.setattr(execution, "decode_each", observed)
+    assert not run_listed(instance, [lacking, first, second]).success
+    assert seen[0] == (set(), {first, second, lacking})
+    assert shown() == ({lacking}, set())
 
 
 def test_a_window_that_cannot_be_decoded_fails_its_run_and_holds_up_no_other(
