@@ -116,22 +116,24 @@ class LoadMetadata:
         ranges = {r["partition"]: OffsetRange(r["start"], r["end"]) for r in fields["ranges"]}
         first = fields.get("first_cut")
         return cls(
-            fields["topic"],
-            fields["ranges"][0]["topic_id"],
-            fields["generation"],
-            Window(edge_of(fields["window"]), edge_of(fields["window_end"])),
-            TopicRanges(ranges),
-            fields["load_id"],
-            fields["run_id"],
-            None if first is None else (edge_of(first["edge"]), Cut({int(p): o for p, o in first["offsets"].items()})),
-            TableLoad.from_fields(fields["made_from"]) if "made_from" in fields else None,
-            fields.get("engine"),
-            expectations.from_fields(fields["expectations"]) if "expectations" in fields else None,
-            _by_partition(fields.get("erased", ())),
-            fields.get("found") is True,
-            tuple(fields.get("kept", ())),
-            tuple(fields.get("lost", ())),
-            fields.get("expired", ""),
+            topic=fields["topic"],
+            topic_id=fields["ranges"][0]["topic_id"],
+            generation=fields["generation"],
+            window=Window(edge_of(fields["window"]), edge_of(fields["window_end"])),
+            ranges=TopicRanges(ranges),
+            load_id=fields["load_id"],
+            run_id=fields["run_id"],
+            first_cut=None
+            if first is None
+            else (edge_of(first["edge"]), Cut({int(p): o for p, o in first["offsets"].items()})),
+            made_from=TableLoad.from_fields(fields["made_from"]) if "made_from" in fields else None,
+            engine=fields.get("engine"),
+            figures=expectations.from_fields(fields["expectations"]) if "expectations" in fields else None,
+            erased=_by_partition(fields.get("erased", ())),
+            found=fields.get("found") is True,
+            kept=tuple(fields.get("kept", ())),
+            lost=tuple(fields.get("lost", ())),
+            expired=fields.get("expired", ""),
         )
 
 

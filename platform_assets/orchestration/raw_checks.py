@@ -134,14 +134,14 @@ def evaluation(
     if instance is not None:
         known = DagsterRecords(instance, declaration.raw_table, run_id or None, records)
     return Evaluation(
-        declaration,
-        services.ledger,
-        known,
-        services.settings,
-        lambda: services.cluster,
-        services.check_engine(declaration.engine),
-        budget,
-        windows,
+        declaration=declaration,
+        ledger=services.ledger,
+        orchestration=known,
+        settings=services.settings,
+        cluster=lambda: services.cluster,
+        engine=services.check_engine(declaration.engine),
+        budget=budget,
+        windows=windows,
         counting=counting,
         engine_by_name=services.check_engine,
         progress=to_lines(log.info),
@@ -201,13 +201,13 @@ def after_empty_windows(
     if not load_log.exists(ledger.lake.table(table)):
         return NOTHING
     e = Evaluation(
-        declaration,
-        ledger,
-        _AboutToReport(instance, table, reporting=reporting),
-        lambda: cluster.settings,
-        lambda: cluster,
-        choose_engine(ledger.lake, lambda: cluster.settings, _no_spark),
-        max(budget, 0.0),
+        declaration=declaration,
+        ledger=ledger,
+        orchestration=_AboutToReport(instance, table, reporting=reporting),
+        settings=lambda: cluster.settings,
+        cluster=lambda: cluster,
+        engine=choose_engine(ledger.lake, lambda: cluster.settings, _no_spark),
+        budget=max(budget, 0.0),
         counting=CHECKS.values(),
         reads=False,
     )

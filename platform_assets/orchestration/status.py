@@ -206,7 +206,21 @@ def _table(
         past_keep = {} if keep is None else last_expiry.standing(ledger, topic, keep)
     except PlatformError as e:
         return TableStatus(
-            declaration.raw_table.name, topic, 0, 0, 0, 0, 0, 0, None, None, None, (), (), broker_error, str(e)
+            table=declaration.raw_table.name,
+            topic=topic,
+            windows_sealed=0,
+            windows_loaded=0,
+            windows_waiting=0,
+            windows_failed=0,
+            rows=0,
+            offsets_without_row=0,
+            newest_window=None,
+            newest_window_age_seconds=None,
+            lag=None,
+            partitions=(),
+            checks=(),
+            broker_error=broker_error,
+            error=str(e),
         )
     sealed = edges[:-1]
     loaded = set(rows["window"].to_pylist())
@@ -427,5 +441,12 @@ def _partition(
     beyond = None if watermark is None else offsets.lag(watermark, reached)
     left = None if forecast is None or forecast.forecast is None else forecast.forecast.hours
     return PartitionStatus(
-        partition, at, sealed.get(partition), end, lag, watermark, beyond, None if left is None else round(left, 2)
+        partition=partition,
+        committed=at,
+        sealed=sealed.get(partition),
+        end=end,
+        lag=lag,
+        high_watermark=watermark,
+        lag_to_high_watermark=beyond,
+        hours_left=None if left is None else round(left, 2),
     )
