@@ -45,7 +45,7 @@ from platform_assets.model.offsets import Cut, OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
 from platform_assets.windows.erase import erased_logs, erased_rows
-from platform_assets.windows.erase.returned import receipts_of_rows, record_removals
+from platform_assets.windows.erase.returned import receipts_of_rows
 from platform_assets.windows.load.receipts import DEAD_LETTERS, DECODED, EXPIRY, Proof, proof_of, receipt_of
 
 if TYPE_CHECKING:
@@ -132,8 +132,7 @@ class WindowEraser:
         # Opened before the receipts are read: a later commit by others is a conflict.
         opened = WindowCommit(self.ledger.lake, table, measure_of(table.kind))
         held = opened.files()
-        receipts = record_removals(self.ledger, table, self.ledger.receipts(table, list(windows)), held)
-        receipts = receipts_of_rows(self.ledger, table, receipts, held)
+        receipts = receipts_of_rows(self.ledger, table, self.ledger.receipts(table, list(windows)), held)
         if opened.is_flat:
             separate(self.ledger.lake.table(table), [key for key in windows if key in held], measure_of(table.kind))
         raw = receipts if table.kind == "raw" else self.ledger.receipts(self.declaration.raw_table, list(windows))
