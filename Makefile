@@ -164,6 +164,15 @@ product-check: $(STAMP) # Fails if a module of the product cannot be imported wi
 	@PYTHONPATH=. .platform/product/bin/python platform_assets_tests/support/every_module.py
 	@rm -rf .platform/product
 
+.PHONY: lowest
+lowest: $(STAMP) ## Run the tests without services with the lowest versions that pyproject.toml allows
+	@"$(UV)" pip compile --quiet --resolution lowest-direct --all-extras --python $(BIN)/python pyproject.toml \
+		--output-file .platform/lowest.txt
+	@"$(UV)" venv --quiet --clear --python $(BIN)/python .platform/lowest
+	@VIRTUAL_ENV="$$PWD/.platform/lowest" "$(UV)" pip sync --quiet .platform/lowest.txt
+	@VIRTUAL_ENV="$$PWD/.platform/lowest" "$(UV)" pip install --quiet --no-deps --no-build-isolation --editable .
+	@.platform/lowest/bin/python -m pytest -q -m "not (broker or spark or alone or browser or long or soak or cluster)" $(ARGS)
+
 .PHONY: clean
 clean: ## Remove what was installed here; tables and topics under .platform stay
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
