@@ -49,6 +49,9 @@ RunContext = dg.AssetExecutionContext | dg.OpExecutionContext
 Windows = Mapping[str, Sequence[str]]
 """Keys of windows, by topic."""
 
+SHOWN_AHEAD: Final = 500
+"""Number of windows, counted for each table, up to which a run that lists windows shows them in the UI before they are
+loaded. Each of them costs an event in Dagster's store, some 8 ms."""
 _RETRIES: Final = 2
 """Maximum number of retries of a step that loads windows."""
 _RETRY_AFTER_SECONDS = 5
@@ -475,7 +478,8 @@ def run_listed(
     execution = of_run(context, declarations, services)
     if not context.retry_number:
         targets = execution.targets(windows, decode_only=decode_only)
-        dagster_records.report_planned(context.instance, context.run, str(context.op_handle), targets)
+        if sum(len(keys) for keys in targets.values()) <= SHOWN_AHEAD:
+            dagster_records.report_planned(context.instance, context.run, str(context.op_handle), targets)
     wanted, number = sum(len(set(keys)) for keys in windows.values()), 0
     for step in execution.execute(windows, decode_only=decode_only):
         if isinstance(step, Attempt):

@@ -136,6 +136,17 @@ def test_a_run_that_lists_windows_shows_them_before_they_are_loaded(
     assert shown() == ({lacking}, set())
 
 
+@pytest.mark.parametrize(("most", "shown"), [(4, 4), (3, 0)])
+def test_a_run_of_many_windows_shows_none_before_they_are_loaded(
+    most: int, shown: int, instance: dg.DagsterInstance, topic: DecodedTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "SHOWN_AHEAD", most)
+    run = run_listed(instance, [w.key for w in topic.windows])
+    planned = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
+    keys = [record.partition_key for record in planned.records]
+    assert len([key for key in keys if key is not None]) == shown
+
+
 def test_a_window_that_cannot_be_decoded_fails_its_run_and_holds_up_no_other(
     instance: dg.DagsterInstance, topic: DecodedTopic
 ) -> None:
