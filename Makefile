@@ -26,11 +26,11 @@ demo: $(ENVIRONMENT) $(KERNELS) ## Stream the demo data, load it, prove it; leav
 	@$(BIN)/platform-assets demo $(if $(ONCE),--once)
 
 # The tests of one file run in one process; the conftest orders the files.
-PROCESSES ?= 2
+PROCESSES ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
 .PHONY: test
-test: install ## Run the tests (ARGS="-k name" for some of them; PROCESSES=2)
+test: install ## Run the tests (ARGS="-k name" for some of them; PROCESSES=3)
 	@$(PYTEST) -m "not soak and not cluster and not long" $(ARGS)
 
 .PHONY: test-all
@@ -166,10 +166,10 @@ product-check: $(STAMP) # Fails if a module of the product cannot be imported wi
 
 .PHONY: lowest
 lowest: $(STAMP) ## Run the tests without services with the lowest versions that pyproject.toml allows
-	@"$(UV)" pip compile --quiet --resolution lowest-direct --all-extras --python $(BIN)/python pyproject.toml \
-		--output-file .platform/lowest.txt
+	@"$(UV)" pip compile --quiet --resolution lowest-direct --all-extras --generate-hashes --python $(BIN)/python \
+		pyproject.toml --output-file .platform/lowest.txt
 	@"$(UV)" venv --quiet --clear --python $(BIN)/python .platform/lowest
-	@VIRTUAL_ENV="$$PWD/.platform/lowest" "$(UV)" pip sync --quiet .platform/lowest.txt
+	@VIRTUAL_ENV="$$PWD/.platform/lowest" "$(UV)" pip sync --quiet --require-hashes .platform/lowest.txt
 	@VIRTUAL_ENV="$$PWD/.platform/lowest" "$(UV)" pip install --quiet --no-deps --no-build-isolation --editable .
 	@.platform/lowest/bin/python -m pytest -q -m "not (broker or spark or alone or browser or long or soak or cluster)" $(ARGS)
 

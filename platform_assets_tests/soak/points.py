@@ -29,7 +29,7 @@ from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import dagster_records
+from platform_assets.orchestration import execution, raw_checks
 from platform_assets.orchestration.tick import Tick
 from platform_assets.windows.load import catching_up
 from platform_assets.windows.load.loading import Loader
@@ -227,7 +227,8 @@ def install(orders: Orders) -> None:
         around(engine, "write_many", _topic_of_orders, "plan recorded")
     around(WindowCommit, "replace", lambda commit, metadata, *_: metadata.topic, "files written")
     around(Ledger, "record_receipts", _topic_of_load, "table committed", "ledger written", where=in_run)
-    around(dagster_records, "orchestration", lambda instance, table, *_: table.topic, "event sent", where=in_run)
+    for module in (execution, raw_checks):
+        around(module, "evaluation", lambda declaration, *_: declaration.topic, "event sent", where=in_run)
     around(Ledger, "record_cuts_of_many", _topic_of_proposed, "cuts taken", "cuts recorded")
     around(WindowCommit, "_commit", lambda commit, metadata, *_: metadata.topic, after="commit made")
     around(Tick, "evaluate", lambda tick, cursor: tick.group.first.topic, "tick begun", "tick done")

@@ -7,6 +7,7 @@ import gc
 import hashlib
 import sys
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Final
 
 _PACKAGES: Final = (
@@ -23,15 +24,22 @@ _PACKAGES: Final = (
 _WITH_SUBPACKAGES: Final = ("platform_assets.decoding", "platform_assets.engines")
 
 
-def _digest_of_code() -> str:
-    digest = hashlib.sha256()
+def _folders() -> dict[str, Traversable]:
+    """Return the folders of the packages of which the code's version consists, by name of the package."""
     folders = [(package, files(package)) for package in _PACKAGES]
     for package, folder in folders:
+        if package.startswith(_WITH_SUBPACKAGES):
+            inside = sorted(folder.iterdir(), key=lambda f: f.name)
+            folders += [(f"{package}.{f.name}", f) for f in inside if f.joinpath("__init__.py").is_file()]
+    return dict(folders)
+
+
+def _digest_of_code() -> str:
+    digest = hashlib.sha256()
+    for package, folder in _folders().items():
         for entry in sorted(folder.iterdir(), key=lambda f: f.name):
             if entry.name.endswith(".py"):
                 digest.update(f"{package}/{entry.name}\0".encode() + entry.read_bytes() + b"\0")
-            elif package.startswith(_WITH_SUBPACKAGES) and entry.joinpath("__init__.py").is_file():
-                folders.append((f"{package}.{entry.name}", entry))
     return digest.hexdigest()[:16]
 
 

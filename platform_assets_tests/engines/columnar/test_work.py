@@ -48,7 +48,7 @@ def test_the_name_of_the_code_follows_from_all_that_a_worker_imports(job: str) -
         "print(*(m for m, v in sys.modules.items() if m.startswith('platform_assets.') and not hasattr(v, '__path__')))"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert {module.rpartition(".")[0] for module in said.split()} <= set(worker._PACKAGES)
+    assert {module.rpartition(".")[0] for module in said.split()} <= set(worker._folders())
 
 
 def test_nothing_that_is_sent_out_holds_a_value_of_a_setting() -> None:
