@@ -18,6 +18,7 @@ from platform_assets.services.brokers import Brokers
 from platform_assets.services.errors import ConfigurationError
 from platform_assets.services.home import Home
 from platform_assets.services.platform import UpOptions
+from platform_assets.services.ports import LOOPBACK
 from platform_assets.services.process import ProcessRecord, start_of
 from platform_assets_tests.support import services
 from platform_assets_tests.support.shell import Shell
@@ -145,6 +146,23 @@ def test_a_controller_keeps_the_port_that_the_others_know_it_by(home: Home) -> N
         assert members._ports({})["kafka-2"][1] != taken
 
 
+def test_a_home_of_three_starts_again_as_what_it_was_formatted_for(home: Home) -> None:
+    def started() -> tuple[list[str], list[tuple[int, ...]]]:
+        members = Brokers(home, SETTINGS, service_environment(), brokers.of_home(home, None))
+        found = [members.spec(service) for service in brokers.ALL]
+        return [(home.run / f"{spec.name}.properties").read_text() for spec in found], [spec.ports for spec in found]
+
+    # Brokers that are formatted are not formatted again: Kafka's tool would refuse to.
+    formatted_for(home, *brokers.ALL)
+    properties, chosen = started()
+    voters = ",".join(f"{node}@{LOOPBACK}:{ports[1]}" for node, ports in enumerate(chosen, 1))
+    for node, text in enumerate(properties, 1):
+        assert f"node.id={node}\n" in text
+        assert f"controller.quorum.voters={voters}\n" in text
+    assert started() == (properties, chosen)
+    assert brokers.cluster_id(home) == "the-cluster"
+
+
 # --- three real brokers ---------------------------------------------------------------------------------------------
 
 
@@ -162,7 +180,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         platform.down(home_at(own))
     assert services.naming(own) == []
     # After a kill, Kafka would scan all logs again.
-    assert [(own / s / ".kafka_cleanshutdown").is_file() for s in brokers.ALL] == [True] * 3
+    killed = [s for s in brokers.ALL if not (own / s / ".kafka_cleanshutdown").is_file()]
+    assert killed == [], "these brokers did not end in good order"
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from cryptography import x509
 from platform_assets.kafka.batches.wire import Connection, addresses
 from platform_assets.kafka.batches.wire import Security as WireSecurity
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.services import brokers, platform, state
+from platform_assets.services import brokers, platform, ports, state
 from platform_assets.services.broker import BrokerSettings
 from platform_assets.services.brokers import Brokers
 from platform_assets.services.errors import ConfigurationError
@@ -143,10 +144,48 @@ def test_settings_are_given_for_the_homes_own_brokers_alone(home: Home) -> None:
     assert not {*made} & {*platform.environment(home, environ=foreign)}
 
 
+def test_brokers_and_clients_accept_each_others_certificates_and_a_client_without_one_is_refused(home: Home) -> None:
+    made = Security.make(home, "certificate")
+    properties = made.broker_properties("kafka")
+    assert properties["listener.name.clients.ssl.client.auth"] == "required"
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_cert_chain(properties["ssl.keystore.location"])
+    server.load_verify_locations(properties["ssl.truststore.location"])
+    client = WireSecurity(ClientSettings.from_environment(made.client_environment(), "a:1")).context
+    assert client is not None
+    shake_hands(server, client)
+    with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
+        shake_hands(server, ssl.create_default_context(cafile=made.authority))
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Exchange the messages of a TLS handshake in memory. Raises SSLError if a side refuses the other."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        client.wrap_bio(to_client, to_server, server_hostname=LOOPBACK),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    while sides:
+        for side in list(sides):
+            try:
+                side.do_handshake()
+                sides.remove(side)
+            except ssl.SSLWantReadError:
+                pass
+
+
 # --- real brokers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["password", pytest.param("certificate", marks=pytest.mark.long)])
+each_kind = pytest.mark.parametrize("shell", ["password", "certificate"], indirect=True)
+passwords = pytest.mark.parametrize(
+    "shell", ["password", pytest.param("certificate", marks=pytest.mark.long)], indirect=True
+)
+"""For tests of which `make test` needs no run with client certificates."""
+
+
+@pytest.fixture(scope="module")
 def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """Return a shell in which a command has started a secured broker."""
     made = Shell(tmp_path_factory.mktemp("secured"))
@@ -168,6 +207,7 @@ def secrets_of(home: Home) -> list[str]:
     return [*keys, *json.loads((folder / "security.json").read_text())["passwords"].values()]
 
 
+@each_kind
 @pytest.mark.broker
 def test_env_lets_a_shell_in_and_nobody_comes_in_without(shell: Shell) -> None:
     found = json.loads(shell.run("env", "--json").stdout)
@@ -186,6 +226,7 @@ def test_env_lets_a_shell_in_and_nobody_comes_in_without(shell: Shell) -> None:
     Connection(addresses(settings.bootstrap_servers)[0], wire, {}, timeout=30, stopped=lambda: False).close()
 
 
+@passwords
 @pytest.mark.broker
 def test_secrets_are_in_the_homes_private_folders_alone(shell: Shell) -> None:
     home = home_at(shell.root / "home")
@@ -207,6 +248,7 @@ def test_secrets_are_in_the_homes_private_folders_alone(shell: Shell) -> None:
     assert [secret for secret in secrets if secret in told] == []
 
 
+@passwords
 @pytest.mark.broker
 def test_a_broker_is_private_on_disk_in_its_environment_and_on_the_network(shell: Shell) -> None:
     home = home_at(shell.root / "home")
@@ -221,14 +263,21 @@ def test_a_broker_is_private_on_disk_in_its_environment_and_on_the_network(shell
     assert listening(record) == {(LOOPBACK, port) for port in record.ports}
 
 
+@passwords
 @pytest.mark.broker
-def test_it_comes_back_secured_without_the_option(shell: Shell) -> None:
+def test_it_comes_back_secured_without_the_option_and_on_the_port_that_is_asked_for(shell: Shell) -> None:
     home = home_at(shell.root / "home")
     assert shell.run("down").exit_code == 0
     before = secrets_of(home)
-    said = shell.run("up", "--service", "kafka")
+    (other,) = ports.choose_ports(1, "X", environ={})
+    said = shell.run("up", "--service", "kafka", KAFKA_PORT=str(other))
     assert said.exit_code == 0, said.output
     assert [s for s in before if s in secrets_of(home)]
+    settings = ClientSettings.from_environment(json.loads(shell.run("env", "--json").stdout))
+    assert settings.bootstrap_servers == f"{LOOPBACK}:{other}"
+    admin = AdminClient({**settings.librdkafka(), "log_level": 0})
+    cluster = admin.describe_cluster(request_timeout=30).result(60)
+    assert (cluster.cluster_id, [n.port for n in cluster.nodes]) == (brokers.cluster_id(home), [other])
     refused = shell.run("up", "--service", "kafka", "--secure", "--brokers", "1")
     kind = Security.of_home(home)
     assert kind is not None
