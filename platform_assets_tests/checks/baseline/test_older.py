@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -29,6 +30,8 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.offsets import Cut
 from platform_assets.model.tables import TableRef
+from platform_assets_tests.support.erasures import evaluation_of
+from platform_assets_tests.support.expiries import EACH, OLD, SEEN, keys, made, run, table
 from testbed.samples import START, append, loaded, receipt, recorded, rows
 
 TOPIC = "clicks"
@@ -196,6 +199,31 @@ def test_recent_windows_are_judged_one_by_one(tmp_path: Path) -> None:
     assert list(found.changed) == ["2026-01-01-23:00"]
     gaps, _ = check_results(tmp_path, whole=False, checks=BY_LOG)
     assert [(f.kind, f.window, f.partition) for f in gaps.findings] == [("rows missing", "2026-01-01-23:00", 0)]
+
+
+def test_windows_that_upkeep_has_removed_are_counted_until_one_has_rows_again(layout: str, tmp_path: Path) -> None:
+    topic = made(tmp_path / "lake", 2 * OLD)
+    run(topic, SEEN)
+    before = table(topic).to_pyarrow_table()
+    assert list(run(topic).done) == keys(topic)[:OLD]
+
+    def evaluated() -> tuple[Evaluation, Evaluation]:
+        return replace(evaluation_of(topic), counting=CHECKS.values()), evaluation_of(topic)
+
+    counted, whole = evaluated()
+    found = counted.facts().older
+    assert (found.windows, found.rows) == (2 * OLD - RECENT, 2 * EACH * (OLD - RECENT))
+    assert found.holes == {"expired": 2 * EACH * OLD}
+    results = [[check.evaluate(e) for check in CHECKS.values()] for e in (counted, whole)]
+    assert unlike(*results) == ["agrees_with_ledger"]
+    assert all(result.passed for each in results for result in each)
+
+    again = keys(topic)[OLD - 1]
+    write_deltalake(table(topic), before.filter(pc.equal(before["window"], again)).slice(0, 1), mode="append")
+    counted, whole = evaluated()
+    assert counted.facts().older.windows == OLD - 1
+    # The checks read this window, because its files have changed.
+    assert [list(e.facts().changed) for e in (counted, whole)] == [[again], [again]]
 
 
 # --- which windows a check needs ------------------------------------------------------------------------------------
