@@ -31,11 +31,14 @@ def run_without_browser(folder: Path, **more: str) -> subprocess.CompletedProces
 
 
 def test_browser_tests_request_the_browser_before_all_other_fixtures(request: pytest.FixtureRequest) -> None:
-    """So without a browser they skip at once, before services start. Fixtures of wider scopes are set up first."""
+    """So without a browser they skip at once, before services start. Fixtures of wider scopes are set up first. No other
+    test requests the browser."""
     for test in request.session.items:
+        names = [n for n in getattr(test, "fixturenames", ()) if n not in AUTOMATIC]
         if test.get_closest_marker("browser"):
-            names = [n for n in getattr(test, "fixturenames", ()) if n not in AUTOMATIC]
             assert names[0] == "chromium", f"{test.nodeid}: {names}"
+        else:
+            assert "chromium" not in names, f"{test.nodeid} needs the mark `browser`"
 
 
 @pytest.mark.long

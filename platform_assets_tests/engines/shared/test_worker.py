@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -34,6 +35,18 @@ def _zipped(path: Path, module: str) -> str:
         packed.writestr(f"{module}.py", "FOUND = True\n")
         packed.writestr("org/apache/Some.class", b"")
     return str(path)
+
+
+@pytest.mark.parametrize("task", ["columnar", "decoding", "merging"])
+def test_each_task_can_be_the_first_of_a_worker(task: str) -> None:
+    """In tests, the worker of a later task has usually run other tasks, whose imports it keeps."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"from platform_assets.engines.{task}.task import reports"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_jar_leaves_the_import_path_with_its_importers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
