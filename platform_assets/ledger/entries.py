@@ -403,9 +403,10 @@ def _filled(rows: pa.Table) -> pa.Table:
 
 def newest_entries(rows: pa.Table) -> pa.Table:
     """Return, for each window, the entry with the highest version in the newest life of the table; of equal versions,
-    the latest entry.
+    the latest entry. The result has one row for each partition.
 
-    One load may be recorded twice: by the run that made it, and by a run that found no receipt and added one.
+    One load may be recorded twice: by the run that made it, and by a run that found no receipt and added one. One entry
+    may be in two files: see `folding.fold`.
     """
     if rows.num_rows == 0:
         return rows
@@ -418,7 +419,11 @@ def newest_entries(rows: pa.Table) -> pa.Table:
     )
     places = pc.index_in(rows["window"], newest["window"].combine_chunks(), skip_nulls=True)
     are_newest = (pc.equal(rows[name], newest[f"{name}_last"].take(places)) for name in ("load_id", "recorded_at"))
-    return rows.filter(pc.and_(*are_newest)).sort_by([("window_start", "ascending"), ("partition", "ascending")])
+    found = rows.filter(pc.and_(*are_newest)).sort_by([("window_start", "ascending"), ("partition", "ascending")])
+    same = pc.and_(*(pc.equal(found[name][1:], found[name][:-1]) for name in ("window_start", "partition")))
+    if not pc.any(same).as_py():
+        return found
+    return found.filter(pa.chunked_array([pa.array([True]), *pc.invert(same).chunks]))
 
 
 def receipts_in(rows: pa.Table) -> list[Receipt]:

@@ -33,6 +33,10 @@ def fold(path: Folder, handle: DeltaTable, column: str, values: Collection[str])
 
     `handle` is at the commit for which it was just used. If many topics have many files after the same commit, only
     some are folded now, the topics with the most files first, and the others are folded after later commits.
+
+    delta-rs does not notice that another process has folded the same files, and then writes their entries to the table
+    a second time. So each reader of the ledger and of the decisions must give the same result if an entry is there
+    twice: `entries.newest_entries` returns it once, and other readers do not count entries.
     """
     try:
         adds = pa.table(handle.get_add_actions(flatten=True))
@@ -54,8 +58,7 @@ def fold(path: Folder, handle: DeltaTable, column: str, values: Collection[str])
                 tidy(path, handle)
                 return
     except failures.RAISED as e:
-        # A later call will: the entries themselves are safe. delta-rs does not notice a fold of the same files by another
-        # process: the entries are then there twice, which no reader minds.
+        # A later call will: the entries themselves are safe.
         _log.info("did not fold the small files of %s %s this time: %s", column, sorted(values)[:3], e)
 
 

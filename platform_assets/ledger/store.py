@@ -43,7 +43,7 @@ from platform_assets.ledger.entries import (
 )
 from platform_assets.ledger.recording import Proposed, app_id, record
 from platform_assets.model.logs import logger
-from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.offsets import OffsetRange, merge_named
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of, key_of
 
@@ -113,7 +113,7 @@ class Ledger:
 
     def cut_rows(self, topic: str, start: datetime | None = None) -> pa.Table:
         """Return the rows of `cuts` for one topic, one row per edge and partition, in no particular order; only edges
-        from `start` on."""
+        from `start` on. A row may be there twice: see `folding.fold`."""
         version.check(self._lake)
         return known_files.of_cuts(self._lake).rows(topic, start=start)
 
@@ -254,12 +254,10 @@ class Ledger:
         """Return the accepted and erased ranges of several windows, by key. Windows without such ranges are omitted."""
         version.check(self._lake)
         rows = known_files.of_commits(self._lake).rows(table.ledger_name, among=[edge_of(key) for key in keys])
-        accepted: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
+        accepted: dict[str, list[tuple[int, int, int]]] = {}
         for row in rows.filter(pc.equal(rows["kind"], "acceptance")).to_pylist():
-            of_window = accepted.setdefault(row["window"], {})
-            lost = OffsetRange(row["start"], row["end"])
-            of_window[row["partition"]] = (*of_window.get(row["partition"], ()), lost)
-        return accepted
+            accepted.setdefault(row["window"], []).append((row["partition"], row["start"], row["end"]))
+        return {window: merge_named(parts) for window, parts in accepted.items()}
 
     def _append(self, entries: pa.Table) -> DeltaTable:
         """Add `entries` to the ledger of loads; return the handle that committed these entries."""

@@ -33,8 +33,8 @@ class _Cuts:
     """One cut per window boundary (edge).
 
     `names` and `offsets` have a row for each edge and a column for each partition. `names` is the number of ledger rows
-    for the partition at that edge. `offsets` is the offset of the partition, which is 0 if there are no such rows, as
-    in `Cut.at`. `log` has one number per edge: the number of the cut's log, or ABSENT if the ledger rows belong to
+    for the partition at that edge, where rows with the same offset count once, and 2 stands for any higher number.
+    `offsets` is the offset of the partition, which is 0 if there are no such rows, as in `Cut.at`. `log` has one number per edge: the number of the cut's log, or ABSENT if the ledger rows belong to
     several logs.
     """
 
@@ -215,8 +215,10 @@ class History:
         chosen = generation == wanted[at]
         at, column = at[chosen], column[chosen]
         names, offsets = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-        np.add.at(names, (at, column), 1)
-        offsets[at, column] = _numbers(self.cuts["offset"])[chosen]
+        of_rows = _numbers(self.cuts["offset"])[chosen]
+        names[at, column], offsets[at, column] = 1, of_rows
+        others = offsets[at, column] != of_rows
+        names[at[others], column[others]] = 2
         logs = self._logs_of(self.cuts)[chosen]
         first, last = (
             np.full(shape[0], np.iinfo(np.int64).max, dtype=np.int64),
