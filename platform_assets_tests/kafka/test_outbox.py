@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from platform_assets.demo.topic_log import await_decided
 from platform_assets.errors import (
     ConfigurationError,
     SendingInterruptedError,
@@ -42,6 +43,8 @@ def committed(broker: Broker, target: str) -> list[Message]:
     """Return the messages that a read_committed consumer reads from a topic with one partition, in order."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
+    # The markers of a commit follow its acknowledgement, and the first end that the consumer reports may be before them.
+    await_decided(Cluster.connect(client_settings(broker.bootstrap)), target)
     consumer = Consumer(
         {
             **librdkafka(broker.bootstrap),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -231,7 +232,10 @@ def test_a_quota_of_a_megabyte_a_second_is_waited_out(
         lk, {0: (0, 60)}, tmp_path / "t", most=1, patience=1.0, options=("client.id",), fetch_bytes=2 << 20
     )
     with fetch_quota(lk.bootstrap, f"columnar-{lk.topic}", 1 << 20):
+        began = time.monotonic()
         assert [f.rows for f in done(wanted)] == [60]
+    # Without a wait, the broker would not have applied the quota.
+    assert time.monotonic() - began > 1.5
 
 
 # --- failures -----------------------------------------------------------------------------------------------------

@@ -470,6 +470,7 @@ def test_a_quota_of_a_megabyte_a_second_is_waited_out(history: History) -> None:
     client = f"evidence-{history.topic}"
     settings = ClientSettings(history.broker.bootstrap, {"client.id": client})
     with fetch_quota(history.broker.bootstrap, client, 1 << 20):
+        began = time.monotonic()
         found = gather_evidence(
             settings,
             history.topic,
@@ -480,6 +481,8 @@ def test_a_quota_of_a_megabyte_a_second_is_waited_out(history: History) -> None:
             patience=1.0,
             fetch_bytes=2 << 20,
         )
+    # Without a wait, the broker would not have applied the quota.
+    assert time.monotonic() - began > 1.5
     assert (found.complete, found.records, found.unexplained) == (True, 60, ())
 
 
