@@ -18,6 +18,7 @@ from platform_assets.ledger import decisions
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableKind
 from platform_assets.windows.decide.deciding import Deciding
 from platform_assets.windows.erase import expired_files
 from platform_assets.windows.maintain.expiry_reasons import ERASING
@@ -159,6 +160,33 @@ def test_an_erasure_in_windows_whose_removal_was_not_recorded_needs_no_load(
     assert held(topic) == held(topic, "decoded") == set()
     assert all(r.is_expired for kind in KINDS for r in topic.receipts(kind).values())
     proved(topic)
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_rows_that_upkeep_removed_are_not_recorded_as_erased(
+    topic: MadeTopic, kind: TableKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upkeep is killed before it records the removal, and an erasure of one record finds the removal."""
+    record = Ledger.record_receipts
+
+    def recorded(ledger: Ledger, receipts: Sequence[Receipt]) -> None:
+        if any(r.table.kind == kind and r.is_expired for r in receipts):
+            _never()
+        record(ledger, receipts)
+
+    before = topic.receipts(kind)
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "record_receipts", recorded)
+        with pytest.raises(AssertionError):
+            run(topic)
+    topic.erasure.record(topic.erasure.at_offsets({0: (ZERO,)}), AUTHOR)
+    topic.erasure.run(AUTHOR)
+    found = topic.receipts(kind)[keys(topic)[0]]
+    assert found.is_expired
+    run(topic)
+    assert topic.receipts(kind)[keys(topic)[0]].holes == found.holes
+    expected = {key: {**(r.holes or {}), "expired": r.rows} for key, r in before.items()}
+    assert {key: r.holes for key, r in topic.receipts(kind).items()} == expected
 
 
 def test_an_erasure_between_a_removal_and_its_record_is_complete(

@@ -46,7 +46,15 @@ from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
 from platform_assets.windows.erase import erased_logs, erased_rows
 from platform_assets.windows.erase.returned import receipts_of_rows
-from platform_assets.windows.load.receipts import DEAD_LETTERS, DECODED, EXPIRY, Proof, proof_of, receipt_of
+from platform_assets.windows.load.receipts import (
+    DEAD_LETTERS,
+    DECODED,
+    EXPIRY,
+    Proof,
+    expired_receipt,
+    proof_of,
+    receipt_of,
+)
 
 if TYPE_CHECKING:
     from platform_assets.engines.decoding.task import Measurer
@@ -341,7 +349,8 @@ class _Window:
         return measure_of(self.table.kind)
 
     def _of_commit(self, began: float) -> Receipt | None:
-        """Return the receipt of a commit that removed the rows, if a run ended between the commit and the receipt."""
+        """Return the receipt of a commit that removed the rows, if a run ended between the commit and the receipt. The
+        commit is of an erasure, or of upkeep, which removed the rows as expired."""
         r = self.receipt
         if r is None or r.files_digest == self.files.digest:
             return None
@@ -349,6 +358,8 @@ class _Window:
         added = None if made is None or made.metadata.load_id == r.load_id else load_log.added_files(made)
         if made is None or added is None or added[0].digest != self.files.digest:
             return None
+        if made.metadata.expired:
+            return expired_receipt(r, made.version, made.metadata.load_id, load_log.table_id(self.folder))
         from platform_assets.engines.decoding.rows import in_order
 
         measure, held = self._measure(), NO_ROWS
