@@ -34,6 +34,8 @@ _RECORDS: Final = 500
 _BYTES: Final = 8 << 20
 """Limits of one transaction. The transaction ends when it reaches the first of these limits."""
 _LARGEST: Final = 64 << 20
+_END_WAIT_MS: Final = 100
+"""How long a broker waits before it answers that the log of the compacted topic ends. Compacted topics cannot be tiered."""
 _REFUSALS: Final = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -156,7 +158,7 @@ class Outbox:
             raise self._interrupted("reading which dead letters were already sent", "not all partitions have a leader")
         bitmaps = _Bitmaps(target.topic_id)
         waiting = {p for p, end in ends.items() if end > 0}
-        consumer = plain_consumer(self.cluster.settings)
+        consumer = plain_consumer(self.cluster.settings, _END_WAIT_MS)
         try:
             consumer.assign([TopicPartition(self.progress, p, OFFSET_BEGINNING) for p in waiting])
             deadline = time.monotonic() + self.seconds

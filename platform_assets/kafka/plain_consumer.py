@@ -20,15 +20,19 @@ _OPTIONS: Final = {
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
     "queued.max.messages.kbytes": 16_384,
-    # How long a broker waits for records that are new before it answers that the log ends here.
-    "fetch.wait.max.ms": 100,
 }
 
 
-def plain_consumer(settings: ClientSettings) -> Consumer:
+def plain_consumer(settings: ClientSettings, end_wait_ms: int | None = None) -> Consumer:
     """Return a consumer of committed records. The consumer signals the end of a partition with a message that carries
-    an error."""
-    return Consumer({**settings.librdkafka(), **_OPTIONS}, logger=_log)
+    an error.
+
+    A broker waits `end_wait_ms` for new records before it answers that the log ends; by default, as long as librdkafka
+    asks it to. Some brokers also read remote segments for only that long, and then answer without records. So keep the
+    default for topics that may be tiered.
+    """
+    options = _OPTIONS if end_wait_ms is None else {**_OPTIONS, "fetch.wait.max.ms": end_wait_ms}
+    return Consumer({**settings.librdkafka(), **options}, logger=_log)
 
 
 def consume(consumer: Consumer, number: int, seconds: float) -> list[Message]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from platform_assets.kafka import plain_consumer
 from platform_assets.kafka.plain_consumer import consume
+from platform_assets.kafka.settings import ClientSettings
 
 
 class Message:
@@ -36,3 +40,14 @@ def test_messages_that_have_arrived_are_returned_without_waiting_for_more() -> N
     assert consumer.waited == []
     assert consume(consumer, 3, 60.0) == []
     assert consumer.waited == [60.0]
+
+
+def test_a_broker_may_take_as_long_to_read_remote_segments_as_librdkafka_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[dict[str, object]] = []
+    monkeypatch.setattr(plain_consumer, "Consumer", lambda options, logger: made.append(options))
+    settings = ClientSettings("broker:9092")
+    plain_consumer.plain_consumer(settings)
+    plain_consumer.plain_consumer(settings, 100)
+    assert [options.get("fetch.wait.max.ms") for options in made] == [None, 100]
