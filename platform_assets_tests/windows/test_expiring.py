@@ -42,6 +42,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import topic_tick
 from platform_assets.orchestration.decoded_status import stale_windows
 from platform_assets.orchestration.topic_tick import TopicTick
+from platform_assets.windows.decide import parking
 from platform_assets.windows.decide.deciding import Deciding
 from platform_assets.windows.decode.decoding import DecodedWindow
 from platform_assets.windows.decode.decoding_many import decode_many
@@ -51,13 +52,14 @@ from platform_assets.windows.load.receipts import expired_receipt
 from platform_assets.windows.load.replacing import Loaded
 from platform_assets.windows.maintain import expiring as expiring_windows
 from platform_assets.windows.maintain import expiry_text, last_expiry, notice
-from platform_assets.windows.maintain.expiring import Expiring
+from platform_assets.windows.maintain.expiring import Expiring, ExpiryPlan
 from platform_assets.windows.maintain.expiry_reasons import (
     BLOCKED,
     DAMAGED,
     DAMAGED_DECODED,
     ERASING,
     OPEN,
+    PARKED,
     RETURNED,
     UNDECODED,
     UNKNOWN,
@@ -1481,3 +1483,34 @@ def test_a_keep_has_a_unit(text: str, days: int) -> None:
 )
 def test_other_texts_are_no_keep(text: str) -> None:
     assert keep_of(text) is None
+
+
+def test_an_unfinished_erasure_is_the_reason_of_a_parked_window(tmp_path: Path) -> None:
+    topic = made(tmp_path / "lake", 3, decode=False)
+    run(topic, SEEN)
+    first, second, third = keys(topic)
+    topic.decoder().decode(first)
+    parking.park(topic.declaration.decoded_table, [second], AUTHOR, topic.ledger)
+    topic.erasure.record(topic.erasure.at_offsets({0: (OffsetRange(2, 3),)}), AUTHOR)
+    assert planned(topic).held == {second: ERASING, third: UNDECODED}
+    topic.erasure.run(AUTHOR)
+    assert planned(topic).held == {second: PARKED, third: UNDECODED}
+
+
+def test_a_parked_window_with_a_receipt_of_other_decoded_rows_is_not_only_parked(tmp_path: Path) -> None:
+    topic = made(tmp_path / "lake", 1)
+    run(topic, SEEN)
+    (key,) = keys(topic)
+    decoded = topic.declaration.decoded_table
+    decisions.record(
+        topic.lake, decisions.Decision(topic.topic, "park", (key,), "me", "no need", {decisions.TABLE: decoded.name})
+    )
+    receipt = topic.receipts()[key]
+    topic.ledger.record_receipts([replace(receipt, offsets_digest=receipt.offsets_digest + 1)])
+    assert planned(topic).held == {key: UNDECODED}
+
+
+def planned(topic: MadeTopic) -> ExpiryPlan:
+    found = expiring_of(topic).plan(NOW)
+    assert found is not None
+    return found

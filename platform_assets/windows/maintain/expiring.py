@@ -233,9 +233,9 @@ class Expiring:
             self._recorded(table, {key: receipts[key] for key in made}, made)
         receipts, left = {key: r for key, r in receipts.items() if key not in made}, set(keys) - set(made)
         if table.kind == "decoded" and self.declaration.decode is not None:
-            reasons |= {
-                key: PARKED for key in decisions.parking(lake, table).parked if key in left and key not in receipts
-            }
+            # The raw rows decide whether an erasure is the reason.
+            parked = (left & decisions.parking(lake, table).parked.keys()) - receipts.keys() - erasing.keys()
+            reasons |= dict.fromkeys(parked, PARKED)
         reasons |= {
             key: ERASING
             for key in left & set(erasing)
@@ -244,7 +244,7 @@ class Expiring:
         if table.kind == "raw":
             alive = {key: r for key, r in receipts.items() if not r.is_expired and key not in reasons}
             undecoded = self._undecoded(alive)
-            parked = decisions.parking(lake, self.declaration.decoded_table).parked if undecoded else {}
+            parked = self._parked(undecoded) if undecoded else set()
             reasons |= {key: PARKED if key in parked else UNDECODED for key in undecoded}
         back = self._back(table, receipts, handle)
         receipts = {key: r for key, r in receipts.items() if not r.is_expired} | back
@@ -261,6 +261,12 @@ class Expiring:
                 reasons[key] = DAMAGED_IN[table.kind]
         reasons |= {key: RETURNED for key in back if key in reasons and reasons[key] != ERASING}
         return {key: r for key, r in receipts.items() if key not in reasons}, reasons
+
+    def _parked(self, keys: Collection[str]) -> set[str]:
+        """Return the windows that are parked instead of decoded. A parked window with a receipt is not intact."""
+        table = self.declaration.decoded_table
+        parked = decisions.parking(self.ledger.lake, table).parked
+        return set(keys) & parked.keys() - self.ledger.receipts(table, sorted(keys)).keys()
 
     def _undecoded(self, raw: Mapping[str, Receipt]) -> set[str]:
         """Return the windows whose rows are not all in decoded rows and dead letters, if the topic is decoded.
