@@ -200,6 +200,8 @@ def test_upkeep_names_doubled_rows_until_they_are_loaded_again(topic: MadeTopic,
     assert done is not None
     assert sorted(done.damaged) == keys
     (text,) = upkeep_text.damage_texts("raw/people", sorted(done.damaged))
+    # With the larger target, there was nothing to merge: the text must not tell of an attempt.
+    assert f"{len(keys)} windows of raw/people have rows that differ from those that were loaded" in text
     assert f"`platform-assets load raw/people {' '.join(keys[:3])} …`" in text
     assert last_upkeep.standing(topic.ledger, topic.declaration.raw_table, done) == tuple(keys)
     for of in windows(topic):

@@ -247,7 +247,9 @@ class Upkeep:
 
     def with_more_rows(self) -> dict[str, str]:
         """Return the windows that have more rows than their receipts, each with the id of its load, as far as the log's
-        statistics show. No rows are read.
+        statistics show. Windows whose receipt has no rows are left out: checks find their rows.
+
+        Of rows, only the window keys of shared files are read, and only if they are not known yet.
 
         delta-rs commits a compaction that it planned before upkeep or another compaction has replaced the same files, so
         their rows are there twice.

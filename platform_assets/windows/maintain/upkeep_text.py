@@ -75,13 +75,12 @@ def group_text(number: int, groups: int, merged: MergedFiles) -> str:
 
 
 def damage_texts(table: str, damaged: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong with windows that were not merged, and how to repair them."""
+    """Yield what is wrong with damaged windows, and how to repair them."""
     if damaged:
         some = " ".join(damaged[:3]) + (" …" if len(damaged) > 3 else "")
         number = f"{MOST_DAMAGED} or more" if len(damaged) >= MOST_DAMAGED else f"{len(damaged)}"
-        noun = "window" if number == "1" else "windows"
+        noun, verb = ("window", "has") if number == "1" else ("windows", "have")
         yield (
-            f"{number} {noun} of {table} cannot be merged, because their rows differ from those that were "
-            f"loaded: {some}. Repair them with "
-            f"`platform-assets load {table} {some}`."
+            f"{number} {noun} of {table} {verb} rows that differ from those that were loaded, so upkeep does not merge "
+            f"their files: {some}. Repair them with `platform-assets load {table} {some}`."
         )
