@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any, Final, cast
 from uuid import uuid4
 
@@ -27,6 +28,7 @@ from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_START_TAG,
     PARTITION_NAME_TAG,
 )
+from sqlalchemy.exc import SQLAlchemyError
 
 from platform_assets.checks.facts import Orchestration
 from platform_assets.errors import ThrowawayInstanceError
@@ -210,6 +212,15 @@ def report_planned(
         event = DagsterEvent.build_asset_materialization_planned_event(run.job_name, step, data)
         metadata = DagsterEventBatchMetadata(batch, number == len(planned))
         instance.report_dagster_event(event, run.run_id, logging.DEBUG, metadata)
+
+
+def store_errors() -> tuple[type[Exception], ...]:
+    """Return the types of the errors that Dagster's SQL storage raises if it cannot write."""
+    if find_spec("dagster_postgres") is None:
+        return (SQLAlchemyError,)
+    from dagster_postgres.utils import DagsterPostgresException
+
+    return SQLAlchemyError, DagsterPostgresException
 
 
 def reported_by(instance: dg.DagsterInstance, run_id: str) -> dict[dg.AssetKey, dict[str, str]]:

@@ -479,7 +479,16 @@ def run_listed(
     if not context.retry_number:
         targets = execution.targets(windows, decode_only=decode_only)
         if sum(len(keys) for keys in targets.values()) <= SHOWN_AHEAD:
-            dagster_records.report_planned(context.instance, context.run, str(context.op_handle), targets)
+            try:
+                dagster_records.report_planned(context.instance, context.run, str(context.op_handle), targets)
+            except dagster_records.store_errors() as e:
+                # Not to the run's log, which is in the same storage.
+                _log.warning(
+                    "run %s: Dagster's storage did not take the windows that the run will load, so the UI does not show "
+                    "them as in progress. The run continues: %s",
+                    context.run_id,
+                    line(str(e)),
+                )
     wanted, number = sum(len(set(keys)) for keys in windows.values()), 0
     for step in execution.execute(windows, decode_only=decode_only):
         if isinstance(step, Attempt):

@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+from sqlalchemy.exc import OperationalError
 
 from platform_assets.checks.decoded import CONSERVATION
 from platform_assets.model.declaration import TopicDeclaration
@@ -145,6 +146,18 @@ def test_a_run_of_many_windows_shows_none_before_they_are_loaded(
     planned = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
     keys = [record.partition_key for record in planned.records]
     assert len([key for key in keys if key is not None]) == shown
+
+
+def test_a_run_continues_if_the_storage_refuses_the_windows_that_it_will_load(
+    instance: dg.DagsterInstance, topic: DecodedTopic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: Any) -> None:
+        raise OperationalError("INSERT", {}, Exception("database is locked"))
+
+    monkeypatch.setattr(dagster_records, "report_planned", refused)
+    assert run_listed(instance, [w.key for w in topic.windows]).success
+    assert reported(instance) == in_ledger(topic)
+    assert "database is locked" in caplog.text
 
 
 def test_a_window_that_cannot_be_decoded_fails_its_run_and_holds_up_no_other(
