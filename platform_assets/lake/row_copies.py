@@ -223,8 +223,6 @@ def _usual(rows: pa.RecordBatch) -> pa.BooleanArray | None:
     names = rows.schema.names
     conditions = [rows[name].is_valid() for name in _NEVER_NULL if name in names and rows[name].null_count]
     headers = rows["headers"] if "headers" in names else None
-    # The values of a slice are those of the whole column, so the slice is copied even if no row in it has such a
-    # header.
     if headers is not None and pa.types.is_list(headers.type) and headers.values.null_count:
         of_nulls = pc.list_parent_indices(headers).filter(pc.is_null(pc.list_flatten(headers)))
         found = np.ones(rows.num_rows, dtype=bool)
