@@ -34,8 +34,8 @@ class _Cuts:
 
     `names` and `offsets` have a row for each edge and a column for each partition. `names` is the number of ledger rows
     for the partition at that edge, where rows with the same offset count once, and 2 stands for any higher number.
-    `offsets` is the offset of the partition, which is 0 if there are no such rows, as in `Cut.at`. `log` has one number per edge: the number of the cut's log, or ABSENT if the ledger rows belong to
-    several logs.
+    `offsets` is the offset of the partition, which is 0 if there are no such rows, as in `Cut.at`. `log` has one number
+    per edge: the number of the cut's log, or ABSENT if the ledger rows belong to several logs.
     """
 
     names: Numbers
