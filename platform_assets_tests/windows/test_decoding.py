@@ -211,6 +211,7 @@ def test_death_between_both_commits_and_the_former_declaration(decoding: Decodin
     assert {d["declaration"] for d in decoding.rows("dead_letters", key)} == {TEXT.digest}
 
 
+@pytest.mark.usefixtures("by_workers")
 def test_damage_is_healed(decoding: Decoding) -> None:
     key = decoding.lake.window_of(RECORDS)
     decoding.load(key)
@@ -253,6 +254,7 @@ def test_window_that_the_raw_table_has_not_got(decoding: Decoding) -> None:
     assert decoding.decode(key).outcome == "loaded"
 
 
+@pytest.mark.usefixtures("by_workers")
 def test_windows_without_offsets_and_without_rows(decoding: Decoding) -> None:
     empty = decoding.lake.close_window()
     decoding.load(empty)
@@ -390,6 +392,7 @@ def test_lost_raw_files_are_named(decoding: Decoding) -> None:
     assert decoding.decode(key).outcome == "loaded"
 
 
+@pytest.mark.usefixtures("by_workers")
 def test_raw_rows_that_are_not_those_of_the_receipt_are_not_decoded(decoding: Decoding) -> None:
     key = decoding.lake.window_of(RECORDS)
     decoding.load(key)
