@@ -349,8 +349,8 @@ class _Window:
         return measure_of(self.table.kind)
 
     def _of_commit(self, began: float) -> Receipt | None:
-        """Return the receipt of a commit that removed the rows, if a run ended between the commit and the receipt. The
-        commit is of an erasure, or of upkeep, which removed the rows as expired."""
+        """Return the receipt of a commit that removed the rows, if a run ended between the commit and the receipt. An
+        erasure made the commit, or upkeep, which removed the rows as expired."""
         r = self.receipt
         if r is None or r.files_digest == self.files.digest:
             return None
