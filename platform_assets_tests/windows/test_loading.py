@@ -313,7 +313,8 @@ def compact(broker: Broker, lk: TopicLake) -> None:
     lk.send([Record(b"newer", b"same key")])
     set_config(broker, lk.topic, "min.compaction.lag.ms", "0")
     lk.send([Record(b"new segment", b"another")])
-    wait_until("the log is compacted", lambda: len(lk.committed()) < 9)
+    # A first pass of the cleaner may still spare the third: its successor may be in the active segment.
+    wait_until("the log is compacted", lambda: len(lk.committed()) == 7)
 
 
 @both_engines

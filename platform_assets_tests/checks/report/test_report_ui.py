@@ -251,7 +251,8 @@ def test_top_of_every_page_fits_what_the_ui_shows_of_it(check_page: Opener, topi
 def test_numbers_are_plotted(check_page: Opener) -> None:
     page = check_page(tables.SOUND, no_gaps.NAME)
 
-    page.get_by_text("Plots", exact=True).scroll_into_view_if_needed()
+    # In one step: the page replaces the element while it loads, and Playwright's own scrolling fails if it does.
+    page.get_by_text("Plots", exact=True).evaluate("element => element.scrollIntoView()")
     page.locator("canvas").first.wait_for()
     labels = page.locator("canvas").count()
     # findings, lag_offsets, offsets, offsets_without_row, rows, windows_loaded, windows_sealed, windows_waiting
