@@ -137,18 +137,7 @@ def rewrite_files(lk: TopicLake, key: str) -> None:
     write_deltalake(lk.table, rows, mode="overwrite", predicate=f"window = '{key}'")
 
 
-DAMAGES = (delete_rows, append_rows, change_rows, remove_file, rewrite_files)
-
-
-@pytest.mark.parametrize(
-    ("engine_name", "damage"),
-    [
-        *(("columnar", damage) for damage in DAMAGES),
-        ("connector", delete_rows),
-        *(pytest.param("connector", damage, marks=pytest.mark.long) for damage in DAMAGES[1:]),
-    ],
-    indirect=["engine_name"],
-)
+@pytest.mark.parametrize("damage", [delete_rows, append_rows, change_rows, remove_file, rewrite_files])
 def test_a_damaged_window_is_healed_by_loading_it_again(
     lake: LakeMaker, damage: Callable[[TopicLake, str], None]
 ) -> None:
