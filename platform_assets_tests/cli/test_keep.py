@@ -215,9 +215,9 @@ def test_a_parked_window_is_a_warning_until_it_is_unparked_and_decoded(layout: s
     assert (done.windows, done.held) == (1, {second.key: PARKED})
     assert list(expiry_text.problems(topic.topic, done.held, done.more)) == []
     (text,) = expiry_text.warnings(topic.topic, done.held, done.more)
-    told = status.collect([topic.declaration], topic.ledger, None, None, (), datetime.now(UTC)).tables[0]
-    assert text in (told.warning or "")
-    assert not any("keep" in problem for problem in told.problems)
+    table = status.collect([topic.declaration], topic.ledger, None, None, (), datetime.now(UTC)).tables[0]
+    assert text in (table.warning or "")
+    assert not any("keep" in problem for problem in table.problems)
     assert f"`platform-assets unpark decoded/people {second.key}`" in text
     assert f"`platform-assets load decoded/people {second.key}`" in text
     parking.unpark(topic.declaration.decoded_table, [second.key], AUTHOR, topic.ledger)

@@ -49,10 +49,8 @@ def seen(root: Path, declared: TopicDeclaration, instance: dg.DagsterInstance | 
 
 
 def test_a_tick_of_a_paused_topic_asks_nobody_and_changes_nothing(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    nobody = cast(Cluster, None)
-    result = PlanningTick(Group.of(PAUSED), nobody, Ledger(Lake.at(tmp_path / "lake")), instance, edge(9)).evaluate(
-        "as it was"
-    )
+    no_cluster, ledger = cast(Cluster, None), Ledger(Lake.at(tmp_path / "lake"))
+    result = PlanningTick(Group.of(PAUSED), no_cluster, ledger, instance, edge(9)).evaluate("as it was")
     assert (result.run_requests, result.asset_events, result.cursor) == ([], [], "as it was")
     assert result.skip_reason == dg.SkipReason("topic clicks: paused in its YAML")
     assert not (tmp_path / "lake").exists()

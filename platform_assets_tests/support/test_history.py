@@ -14,9 +14,9 @@ from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets_tests.support.history import Anomaly, Name, Row, Send, check_history
 
 PARTITIONS = 3
-FATES = ("ok", "aborted", "refused", "arrived", "told", "vanished", "marker")
-"""Possible fates of an offset or a send. If the fate is "arrived", "told" or "vanished", the producer never learns the
-outcome."""
+FATES = ("ok", "aborted", "refused", "arrived", "located", "vanished", "marker")
+"""Possible fates of an offset or of a send. The outcome of "arrived", "located" and "vanished" sends is unknown to the
+producer. It knows the offset of a "located" send."""
 
 
 @dataclass
@@ -57,11 +57,11 @@ def clean(rng: random.Random) -> History:
             sends.append(Send(value, partition, at, "failed"))
         elif fate == "refused":
             sends.append(Send(value, partition, None, "failed"))
-        elif fate == "told":
+        elif fate == "located":
             sends.append(Send(value, partition, at, "unknown"))
         elif fate in ("arrived", "vanished"):
             sends.append(Send(value, partition, None, "unknown"))
-        if fate in ("ok", "arrived", "told"):
+        if fate in ("ok", "arrived", "located"):
             rows.append(Row(partition, at, value))
         if fate in ("aborted", "marker"):
             free.append((partition, at))
@@ -138,8 +138,8 @@ def row_moved(rng: random.Random, h: History) -> Found:
 
 
 def row_of_unknown_outcome_moved(rng: random.Random, h: History) -> Found:
-    told = {s.value for s in h.sends if s.outcome == "unknown" and s.offset is not None}
-    row = rng.choice([r for r in h.rows if r.value in told])
+    located = {s.value for s in h.sends if s.outcome == "unknown" and s.offset is not None}
+    row = rng.choice([r for r in h.rows if r.value in located])
     partition, offset = rng.choice(h.free)
     swap(rng, h, row, Row(partition, offset, row.value))
     return [("inconsistent-offset", row.value)]
