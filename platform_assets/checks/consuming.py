@@ -25,6 +25,7 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.findings import Finding
 from platform_assets.checks.judging import finding
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, PlatformError
+from platform_assets.kafka.client_errors import is_out_of_reach
 from platform_assets.kafka.plain_consumer import consume, plain_consumer
 from platform_assets.kafka.rights import needed
 from platform_assets.kafka.settings import ClientSettings
@@ -179,8 +180,10 @@ def _consumed(
             consumer.assign([TopicPartition(topic, partition, wanted.start)])
             while True:
                 for message in consume(consumer, 1_000, 1.0):
-                    until = time.monotonic() + _PATIENCE
                     error = message.error()
+                    if error is not None and is_out_of_reach(error):
+                        continue  # the client connects again by itself
+                    until = time.monotonic() + _PATIENCE
                     if error is not None and error.code() == KafkaError._PARTITION_EOF:
                         if (message.offset() or 0) >= wanted.end:
                             return
@@ -195,4 +198,6 @@ def _consumed(
                 if time.monotonic() > min(until, deadline + _PATIENCE):
                     raise BrokerUnreachableError(doing, _PATIENCE, "no message arrived")
         except KafkaException as error:
+            if is_out_of_reach(error.args[0]):
+                raise BrokerUnreachableError(doing, _PATIENCE, error.args[0].str()) from error
             raise BrokerRefusedError(doing, error.args[0].str()) from error

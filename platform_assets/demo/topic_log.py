@@ -23,6 +23,7 @@ from platform_assets.errors import (
     PlatformError,
     TopicMissingError,
 )
+from platform_assets.kafka.client_errors import is_out_of_reach
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.logs import logger
@@ -218,18 +219,6 @@ def scan(
 
 def translated(error: KafkaError, doing: str) -> BrokerUnreachableError | BrokerRefusedError:
     """Translate an error that the client raised into the platform's error."""
-    if error.fatal() or not (error.retriable() or error.code() in _UNREACHABLE):
+    if error.fatal() or not is_out_of_reach(error):
         return BrokerRefusedError(doing, error.str())
     return BrokerUnreachableError(doing, CALL_SECONDS, error.str())
-
-
-_UNREACHABLE: Final = frozenset(
-    {
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._MSG_TIMED_OUT,
-        KafkaError.REQUEST_TIMED_OUT,
-    }
-)

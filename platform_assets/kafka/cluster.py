@@ -24,45 +24,13 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, PlatformError, TopicMissingError
 from platform_assets.kafka import rights
+from platform_assets.kafka.client_errors import ANOTHER_LEADER, OUT_OF_REACH, is_out_of_reach
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.logs import logger
 from platform_assets.model.names import checked_topic
 
 _log = logger(__name__)
 
-_UNREACHABLE = {
-    KafkaError._TRANSPORT,
-    KafkaError._TIMED_OUT,
-    KafkaError._TIMED_OUT_QUEUE,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._RESOLVE,
-    KafkaError._DESTROY,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.NETWORK_EXCEPTION,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.NOT_COORDINATOR,
-}
-_ANOTHER_LEADER = {
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    # The client's knowledge of the leader is older or newer than the broker's.
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-}
-"""Error codes from a broker that is not the partition's leader. After such an error, this module looks up the leader,
-because librdkafka's admin client does not do so."""
-_PARTITION_OUT_OF_REACH = (
-    _UNREACHABLE
-    | _ANOTHER_LEADER
-    | {
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.REPLICA_NOT_AVAILABLE,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError._UNKNOWN_PARTITION,
-        # "No leaders found": no partition has one, or the topic was deleted after it was described.
-        KafkaError._NOENT,
-    }
-)
 _LEADER_PAUSES_SECONDS = (0.0, 0.1, 0.2, 0.4, 0.8)
 """Pauses before each further request to a leader. Brokers learn about a new leader within moments, but not all at the
 same time."""
@@ -256,7 +224,7 @@ class Cluster:
             return {}
         found, failed = self._list_once(topic.name, specs, isolation, doing)
         for pause in _LEADER_PAUSES_SECONDS:
-            moved = {p: specs[p] for p, e in failed.items() if e.args[0].code() in _ANOTHER_LEADER}
+            moved = {p: specs[p] for p, e in failed.items() if e.args[0].code() in ANOTHER_LEADER}
             # Keep the offsets found so far even if the others fail.
             if not moved or self._left() <= pause + _PATIENCE_SECONDS:
                 break
@@ -284,7 +252,7 @@ class Cluster:
             try:
                 info = self._raw_result(future, doing)
             except KafkaException as e:
-                if e.args[0].code() not in _PARTITION_OUT_OF_REACH:
+                if e.args[0].code() not in OUT_OF_REACH:
                     raise self._translated(e, doing, topic) from e
                 failed[where.partition] = e
                 continue
@@ -356,7 +324,7 @@ class Cluster:
             KafkaError.UNKNOWN_TOPIC_ID,
         }:
             return TopicMissingError(topic)
-        if error.retriable() or error.code() in _PARTITION_OUT_OF_REACH:
+        if is_out_of_reach(error):
             return BrokerUnreachableError(doing, self._timeout, error.str())
         return BrokerRefusedError(
             doing, error.str(), "" if topic is None else rights.needed(error.code(), topic, right)

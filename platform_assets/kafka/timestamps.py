@@ -8,6 +8,7 @@ import time
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError
+from platform_assets.kafka.client_errors import is_out_of_reach
 from platform_assets.kafka.plain_consumer import consume, plain_consumer
 from platform_assets.kafka.rights import needed
 from platform_assets.kafka.settings import ClientSettings
@@ -33,13 +34,16 @@ def unreadable_records(
             done, deadline = False, time.monotonic() + patience
             while not done:
                 for message in consume(consumer, 1000, 1.0):
-                    deadline = time.monotonic() + patience
+                    if message.error() is None or message.error().code() == KafkaError._PARTITION_EOF:
+                        deadline = time.monotonic() + patience
                     done = done or _reached(message, wanted.end, doing, topic)
                     if message.error() is None and message.offset() < wanted.end:
                         found.extend(_unreadable(message))
                 if not done and time.monotonic() > deadline:
                     raise BrokerUnreachableError(doing, patience, f"partition {partition} was not read to its end")
     except KafkaException as e:
+        if is_out_of_reach(e.args[0]):
+            raise BrokerUnreachableError(doing, patience, e.args[0].str()) from e
         raise BrokerRefusedError(doing, e.args[0].str()) from e
     finally:
         consumer.close()
@@ -49,6 +53,8 @@ def unreadable_records(
 def _reached(message: Message, end: int, doing: str, topic: str) -> bool:
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        if is_out_of_reach(error):
+            return False  # the client connects again by itself
         raise BrokerRefusedError(doing, error.str(), needed(error.code(), topic))
     # For a moment, the end that a new leader reports may be before the range's.
     offset: int = message.offset()
