@@ -1,0 +1,94 @@
+"""The declaration of a topic's state: the key of a row, the order of its records, and what deletes a key. No I/O."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from platform_assets.errors import ConfigurationError
+
+CODE_VERSION: Final = 1
+"""Version of the rules that choose a record for each key.
+
+A release that changes the rules raises this version, so that the changes of all windows are made again.
+"""
+
+POSITION: Final = "position"
+"""The order by generation, window, partition and offset alone."""
+Deletes = Literal["tombstone", "none"]
+"""tombstone: a record without a value deletes the key in the record's key; none: no record deletes a key."""
+DELETES: Final[tuple[Deletes, ...]] = get_args(Deletes)
+Kept = Literal["last", "first"]
+"""last: the last record of a key counts; first: the first one, so that repeated records of a producer are dropped."""
+KEPT: Final[tuple[Kept, ...]] = get_args(Kept)
+RECORD_KEY: Final = "key"
+"""The column of decoded rows that has the record's key, if keys are single values."""
+
+SUPERSEDED: Final = "superseded"
+NO_KEY: Final = "without a key"
+NO_VERSION: Final = "without a version"
+SEVERAL_PARTITIONS: Final = "keys in several partitions"
+"""Names of the figures of a window. superseded: records that another record of their key replaces; without a key:
+records that have no place in the state, because a key column is null; without a version: the same for the version
+column; keys in several partitions: keys with records in more than one partition, between which the order is fixed but
+arbitrary."""
+REFUSED: Final = (NO_KEY, NO_VERSION)
+"""Figures of records that are in no row and that no other record replaces: dead letters of the state."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateDeclaration:
+    """The declaration of a topic's state.
+
+    `key` lists columns of the decoded table. Records of one key are in a total order: first by the column `order`,
+    unless that is `POSITION`, and then by generation, window, partition and offset. `keep` says which of them counts.
+    """
+
+    key: tuple[str, ...]
+    order: str = POSITION
+    deletes: Deletes = "tombstone"
+    keep: Kept = "last"
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            raise ConfigurationError("key: lists no column: list the columns that identify a row, such as [id]")
+        for name in self.key:
+            if self.key.count(name) > 1:
+                raise ConfigurationError(f"key: {name!r} is given twice: keep one of them")
+        if RECORD_KEY in self.key and len(self.key) > 1:
+            raise ConfigurationError(
+                f"key: {RECORD_KEY!r} is the whole key of a record, so no other column can be added to it: give [{RECORD_KEY}] "
+                "alone, or only columns of the value"
+            )
+        for name, given, known in (("deletes", self.deletes, DELETES), ("keep", self.keep, KEPT)):
+            if given not in known:
+                raise ConfigurationError(f"{name}: must be one of {', '.join(known)}, not {given!r}")
+        if self.deletes == "tombstone" and self.version is not None:
+            raise ConfigurationError(
+                f"deletes: a tombstone has no column {self.version!r}, so it has no place in an order by that column, and the "
+                "deleted key could come back: use `order: position`, or `deletes: none`"
+            )
+        if self.deletes == "tombstone" and self.keep == "first":
+            raise ConfigurationError(
+                "deletes: with `keep: first`, a key keeps its first record, so no later tombstone can delete it: use "
+                "`deletes: none`"
+            )
+
+    @property
+    def version(self) -> str | None:
+        """The column that comes before the position in the order; None without one."""
+        return None if self.order == POSITION else self.order
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything that determines which record of a key counts."""
+        what = {
+            "code": CODE_VERSION,
+            "key": self.key,
+            "order": self.order,
+            "deletes": self.deletes,
+            "keep": self.keep,
+        }
+        return hashlib.sha256(json.dumps(what, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
