@@ -1004,6 +1004,42 @@ class CommitOutcomeUnknownError(UnknownOutcome):
         )
 
 
+# --- state tables -----------------------------------------------------------------------------------------------
+
+
+class NoChangesError(Retryable):
+    """A state cannot be made before its table of changes exists."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(
+            f"state/{topic} is made from changes/{topic}, which does not exist yet. Nothing was changed. Load and decode a "
+            "window of the topic, then fold again."
+        )
+
+
+class ConcurrentFoldError(Retryable):
+    """Another commit changed a table of a state while a fold was being computed."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"another commit changed {table} while this fold was being computed. This fold's commit was refused, so the "
+            "table is as the other commit left it. Fold again: the new fold starts from there."
+        )
+
+
+class FoldOutcomeUnknownError(UnknownOutcome):
+    """The outcome of a fold's commit is unknown."""
+
+    def __init__(self, table: str, reason: str) -> None:
+        self.table, self.reason = table, reason
+        super().__init__(
+            f"the connection broke while a fold was being committed to {table} ({reason}). The fold may or may not be in "
+            "the table. Fold again: the new fold checks that, and applies each window once."
+        )
+
+
 # --- migration to flat tables -----------------------------------------------------------------------------------
 
 

@@ -1,27 +1,21 @@
-"""Sorting of more rows than fit in memory. Parts of the rows are kept in an unnamed temporary file.
-
-An unnamed file disappears with its process, however the process ends. Rows that are erased later must not stay on a
-worker's disk.
-"""
+"""Sorting of more rows than fit in memory. Parts of the rows are kept in an unnamed temporary file."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.ipc
+
+from platform_assets.engines.shared.spill import Spill
 
 PART_BYTES: Final = 32 << 20
 """Number of bytes of column data that are sorted at a time."""
 _BLOCK_BYTES: Final = 8 << 20
 _SAMPLE_ROWS: Final = 1 << 16
-_CODEC: Final = "lz4"
 
 
 def boundaries(samples: Sequence[pa.RecordBatch], by: Sequence[str], parts: int) -> pa.Table:
@@ -61,8 +55,7 @@ class Parts:
 
     by: Sequence[str]
     between: pa.Table
-    _file: IO[bytes] = field(default_factory=tempfile.TemporaryFile)
-    _places: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    _spill: Spill = field(default_factory=Spill)
 
     def add(self, block: pa.RecordBatch) -> None:
         """Sort the rows of a block, and distribute them among the parts."""
@@ -74,34 +67,22 @@ class Parts:
         begin = 0
         for part, end in enumerate([*ends, len(order)]):
             if end > begin:
-                self._write(part, block.take(pa.array(order[begin:end])))
+                self._spill.add(part, block.take(pa.array(order[begin:end])))
             begin = end + 1
-
-    def _write(self, part: int, rows: pa.RecordBatch) -> None:
-        content = pa.BufferOutputStream()
-        with pa.ipc.new_stream(content, rows.schema, options=pa.ipc.IpcWriteOptions(compression=_CODEC)) as stream:
-            stream.write_batch(rows)
-        written = content.getvalue()
-        at = self._file.seek(0, os.SEEK_END)
-        self._file.write(written)
-        self._places.setdefault(part, []).append((at, written.size))
 
     def sorted(self) -> Iterator[pa.Table]:
         """Yield the rows of each part, sorted."""
-        self._file.flush()
-        for _, places in sorted(self._places.items()):
-            found = pa.concat_tables(pa.ipc.open_stream(self._read(*place)).read_all() for place in places)
+        for part in self._spill.parts:
+            found = self._spill.rows(part)
+            if found is None:
+                raise AssertionError("unreachable: the part has rows")
             # The dictionaries of the parts differ.
             found = found.unify_dictionaries().combine_chunks()
             yield found.take(order_of(found, self.by))
 
-    def _read(self, at: int, size: int) -> bytes:
-        self._file.seek(at)
-        return self._file.read(size)
-
     def close(self) -> None:
         """Free the disk space."""
-        self._file.close()
+        self._spill.close()
 
 
 def sorted_rows(

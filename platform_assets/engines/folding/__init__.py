@@ -1,0 +1,1 @@
+"""Folding of changes into the current state of each key."""

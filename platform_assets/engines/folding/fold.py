@@ -1,0 +1,192 @@
+"""A fold: new rows of a state and of its deleted keys, from the rows that both have and from pending changes.
+
+The rows are divided into buckets by their keys, and one bucket is in memory at a time. Each written bucket is one file
+per table, sorted by key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.engines.decoding.digests import measured
+from platform_assets.engines.folding.buckets import Bucketed
+from platform_assets.engines.folding.winners import Hashes, key_hashes, winners
+from platform_assets.model.digest import Measured
+from platform_assets.model.state import StateDeclaration
+
+WINDOW: Final = "window"
+DELETED: Final = "deleted"
+"""The column of changes that tells whether a record deletes its key."""
+
+Blocks = Callable[[], Iterator[pa.RecordBatch]]
+"""Reads rows in blocks. Each call reads them again."""
+
+
+class Side(Protocol):
+    """One of the two tables of a state: its present rows, and the place for its new rows."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The table's columns."""
+
+    def blocks(self) -> Iterator[pa.RecordBatch]:
+        """Yield the present rows."""
+
+    def has_buckets(self, count: int) -> bool:
+        """Return True if the present rows are stored in `count` buckets."""
+
+    def bucket(self, number: int) -> pa.Table:
+        """Return the present rows of a bucket, if `has_buckets`."""
+
+    def write(self, number: int, count: int, rows: pa.Table) -> None:
+        """Write the new rows of a bucket, of `count` buckets; they are sorted by key."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoldOrder:
+    """A fold to compute, into `count` buckets.
+
+    `changes` reads the rows of the pending windows `windows`, and `others` all other rows of the table of changes. Both
+    have the columns of the live rows and `DELETED`.
+    """
+
+    state: StateDeclaration
+    live: Side
+    dead: Side
+    windows: Collection[str]
+    changes: Blocks
+    others: Blocks
+    count: int
+
+
+def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, all: None) -> tuple[Measured, Measured]:
+    """Write new rows for all live and deleted keys, and return the digests of both.
+
+    A pending window may have been folded before, with other rows. So rows that come from it are dropped, and their keys
+    are computed again from all changes. A row of that window that is not in the state needs nothing: it lost to another
+    row of its key, and this row is still there.
+    """
+    live, dead = Measured.of_nothing(), Measured.of_nothing()
+    with (
+        closing(Bucketed(order.state.key, order.count)) as changes,
+        closing(_Present(order.live, order)) as of_live,
+        closing(_Present(order.dead, order)) as of_dead,
+    ):
+        changes.add(order.changes())
+        again = _hashes_from(order)
+        if again.size:
+            changes.add(_with_hashes(order, again))
+        for number in range(order.count):
+            found = folded(of_live.bucket(number), of_dead.bucket(number), changes.bucket(number), order.state)
+            for side, rows in zip((order.live, order.dead), found, strict=True):
+                if rows.num_rows:
+                    side.write(number, order.count, rows)
+            live, dead = live + digests_of(found[0]), dead + digests_of(found[1])
+            progress(number + 1, order.count)
+    return live, dead
+
+
+def folded(
+    live: pa.Table, dead: pa.Table, changes: pa.Table | None, state: StateDeclaration
+) -> tuple[pa.Table, pa.Table]:
+    """Return the live rows and the deleted keys after `changes`, each sorted by key. Pure.
+
+    `live` and `dead` may have the same key if the last fold ended after its first commit; the changes that the other
+    table lacks then decide.
+    """
+    if changes is None or not changes.num_rows:
+        return _sorted(live, state.key), _sorted(dead, state.key)
+    among = np.unique(key_hashes(changes, state.key))
+    touched = [np.isin(key_hashes(rows, state.key), among) for rows in (live, dead)]
+    columns = changes.schema
+    candidates = pa.concat_tables(
+        [
+            _as(live.filter(pa.array(touched[0])), columns, deleted=False),
+            _as(dead.filter(pa.array(touched[1])), columns, deleted=True),
+            changes,
+        ]
+    )
+    won = winners(candidates, state)
+    is_deleted = won[DELETED]
+    now_live = won.filter(pc.invert(is_deleted)).select(live.column_names).cast(live.schema)
+    now_dead = won.filter(is_deleted).select(dead.column_names).cast(dead.schema)
+    kept = [rows.filter(pa.array(~hit)) for rows, hit in zip((live, dead), touched, strict=True)]
+    return (
+        _sorted(pa.concat_tables([kept[0], now_live]), state.key),
+        _sorted(pa.concat_tables([kept[1], now_dead]), state.key),
+    )
+
+
+def _as(rows: pa.Table, columns: pa.Schema, *, deleted: bool) -> pa.Table:
+    """Return rows of a state with the columns of changes."""
+    held = {name: rows[name].cast(columns.field(name).type) for name in rows.column_names}
+    held[DELETED] = pa.repeat(pa.scalar(deleted), rows.num_rows)
+    return pa.table(
+        [held[f.name] if f.name in held else pa.nulls(rows.num_rows, f.type) for f in columns], schema=columns
+    )
+
+
+def _sorted(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in key]))
+
+
+def _hashes_from(order: FoldOrder) -> Hashes:
+    """Return the hashes of the keys whose present row comes from a pending window."""
+    found = [np.zeros(0, np.uint64)]
+    for side in (order.live, order.dead):
+        for block in side.blocks():
+            of_window = block.filter(_is_in(block, order.windows))
+            if of_window.num_rows:
+                found.append(key_hashes(of_window, order.state.key))
+    return np.unique(np.concatenate(found))
+
+
+def _is_in(rows: pa.RecordBatch | pa.Table, windows: Collection[str]) -> pa.Array:
+    return pc.is_in(rows[WINDOW], value_set=pa.array(sorted(windows), pa.string()))
+
+
+def _with_hashes(order: FoldOrder, hashes: Hashes) -> Iterator[pa.RecordBatch]:
+    for block in order.others():
+        found = block.filter(pa.array(np.isin(key_hashes(block, order.state.key), hashes)))
+        if found.num_rows:
+            yield found
+
+
+class _Present:
+    """The present rows of a table by bucket, without those from pending windows. Call `close` after use."""
+
+    def __init__(self, side: Side, order: FoldOrder) -> None:
+        self._side, self._order = side, order
+        self._divided: Bucketed | None = None
+        if not side.has_buckets(order.count):
+            self._divided = Bucketed(order.state.key, order.count)
+            self._divided.add(side.blocks())
+
+    def bucket(self, number: int) -> pa.Table:
+        """Return the rows of a bucket."""
+        rows = self._side.bucket(number) if self._divided is None else self._divided.bucket(number)
+        if rows is None:
+            return self._side.columns.empty_table()
+        return rows.filter(pc.invert(_is_in(rows, self._order.windows)))
+
+    def close(self) -> None:
+        """Free the disk space."""
+        if self._divided is not None:
+            self._divided.close()
+
+
+def digests_of(rows: pa.Table) -> Measured:
+    """Return the digests of rows of a state, which also cover their windows. Pure."""
+    names = [name for name in rows.column_names if name not in ("kafka_partition", "kafka_offset")]
+    found = Measured.of_nothing()
+    for block in rows.select(["kafka_partition", "kafka_offset", *names]).to_batches():
+        # Digests of windows leave the column out, under its own name.
+        found += measured(block.rename_columns([f"in_{n}" if n == WINDOW else n for n in block.schema.names]))
+    return found

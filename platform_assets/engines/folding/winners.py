@@ -1,0 +1,79 @@
+"""The record of each key that counts, among rows from changes and from a state. Vectorized, no I/O.
+
+Records of one key are in a total order: the declared version column, if there is one, then generation, window, Kafka
+partition and offset. The order does not depend on where a row was read, so the record that counts is a maximum (or a
+minimum): rows may be compared in any order, in any groups, and repeatedly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.engines.decoding.digests import row_hashes
+from platform_assets.model.state import StateDeclaration
+
+POSITION_COLUMNS: Final = ("generation", "window", "kafka_partition", "kafka_offset")
+"""The columns of a record's position, the most significant one first."""
+_PLACE: Final = "place"
+
+Hashes = npt.NDArray[np.uint64]
+
+
+def key_hashes(rows: pa.Table | pa.RecordBatch, key: Sequence[str]) -> Hashes:
+    """Return a hash of each row's key. Different keys may have equal hashes."""
+    hashes = [row_hashes([batch[name] for name in key]) for batch in _batches(rows)]
+    return np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
+
+
+def _batches(rows: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
+    return [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
+
+
+def winners(rows: pa.Table, state: StateDeclaration) -> pa.Table:
+    """Return the row of each key that counts: the last one or, with `keep: first`, the first one. Pure.
+
+    If a row occurs more than once, one of its occurrences is returned.
+    """
+    if rows.num_rows < 2:
+        return rows
+    order = ascending(rows, state.version)
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    placed = rows.select(list(state.key)).append_column(_PLACE, pa.array(places))
+    best = "max" if state.keep == "last" else "min"
+    found = placed.group_by(list(state.key), use_threads=False).aggregate([(_PLACE, best)])
+    chosen = found[f"{_PLACE}_{best}"].to_numpy()
+    return rows if len(chosen) == rows.num_rows else rows.take(pa.array(order[chosen]))
+
+
+def ascending(rows: pa.Table, version: str | None = None) -> npt.NDArray[np.int64]:
+    """Return the indices that sort rows by the total order, the smallest first. Pure."""
+    by = [_numbers(rows, "kafka_offset"), _numbers(rows, "kafka_partition"), _ranks(rows["window"])]
+    by.append(_numbers(rows, "generation"))
+    if version is not None:
+        by.append(_ranks(rows[version]))
+    # numpy sorts by the last of the keys first. A key with one value, as most of these are, costs time for nothing.
+    return np.lexsort([values for values in by if values.size and values.min() != values.max()] or by[:1])
+
+
+def _numbers(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    values: npt.NDArray[np.int64] = rows[name].to_numpy()
+    return values
+
+
+def _ranks(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Return numbers that are in the same order as the values, none of which is null."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if not pa.types.is_string(values.type):
+        return np.asarray(pc.rank(values, sort_keys="ascending", tiebreaker="dense").to_numpy(), np.int64)
+    # Few distinct values: sorting only these is much faster.
+    encoded = values.combine_chunks().dictionary_encode()
+    ranks = pc.rank(encoded.dictionary, sort_keys="ascending", tiebreaker="dense").to_numpy()
+    return np.asarray(ranks[encoded.indices.to_numpy()], np.int64)

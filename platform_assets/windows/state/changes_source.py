@@ -1,0 +1,108 @@
+"""The table of changes as the source of a state: its loads since a fold, and its rows by window."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from platform_assets.errors import NoChangesError
+from platform_assets.lake import delta_log, holdings, state_table
+from platform_assets.lake.delta_log import Anchor, Commit
+from platform_assets.lake.load_log import Expiry, Fence, LoadMetadata
+from platform_assets.lake.location import Folder
+from platform_assets.windows.state.pending import ChangesLoad
+
+_BLOCK_ROWS: Final = 1 << 16
+
+
+class UnknownChangeError(Exception):
+    """The log does not tell which windows have changed. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesSource:
+    """The table of changes in one version. `anchor` is the commit that made this version."""
+
+    folder: Folder
+    handle: DeltaTable
+    anchor: Anchor
+
+    @classmethod
+    def newest(cls, folder: Folder) -> ChangesSource:
+        """Open the newest version. Raises NoChangesError if there is no table."""
+        if not delta_log.exists(folder):
+            raise NoChangesError(folder.name)
+        handle = folder.delta()
+        anchor = delta_log.anchor(folder, int(handle.version()))
+        if anchor is None:
+            anchor = Anchor(int(handle.version()), "")
+        return cls(folder, handle, anchor)
+
+    @property
+    def table_id(self) -> str:
+        """Delta's id of the table."""
+        return str(self.handle.metadata().id)
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The table's columns."""
+        return pa.schema(self.handle.schema().to_arrow())
+
+    def loads_since(self, seen: Anchor) -> list[ChangesLoad]:
+        """Return the loads after the commit `seen`, up to this version. Raises UnknownChangeError."""
+        commits = delta_log.commits_after(self.folder, seen)
+        if commits is None:
+            raise UnknownChangeError("the log of the table of changes no longer has the version of the last fold")
+        found = list[ChangesLoad]()
+        for commit in commits:
+            if commit.version > self.anchor.version:
+                break
+            load = _load_of(commit)
+            if load is not None:
+                found.append(load)
+        return found
+
+    def rows_by_window(self, windows: Collection[str] | None = None) -> dict[str, int]:
+        """Return the number of rows of each window that has any, or of those among `windows`."""
+        files = self._files(windows)
+        found: dict[str, int] = {}
+        for window, rows in zip(files[holdings.WINDOW].to_pylist(), files["num_records"].to_pylist(), strict=True):
+            found[window] = found.get(window, 0) + (rows or 0)
+        return found
+
+    def bytes(self, windows: Collection[str] | None = None) -> int:
+        """Return the size of the files of the windows among `windows`, or of all."""
+        return pc.sum(self._files(windows)["share_bytes"]).as_py() or 0
+
+    def blocks(self, columns: pa.Schema, windows: Collection[str], *, others: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of `windows`, or those of all other windows, with `columns`. Raises FilesLostError."""
+        names = pa.array(sorted(windows), pa.string())
+        paths = self._files(None if others else windows)["path"].to_pylist()
+        for path in dict.fromkeys(paths):
+            for block in state_table.blocks(self.folder, path, columns, _BLOCK_ROWS):
+                is_meant = pc.is_in(block[holdings.WINDOW], value_set=names)
+                found = block.filter(pc.invert(is_meant) if others else is_meant)
+                if found.num_rows:
+                    yield found
+
+    def _files(self, windows: Collection[str] | None) -> pa.Table:
+        with self.folder.reading():
+            files = pa.table(self.handle.get_add_actions(flatten=True))
+        return holdings.by_window(self.folder, files, flat=holdings.is_flat(self.handle), among=windows)
+
+
+def _load_of(commit: Commit) -> ChangesLoad | None:
+    """Return the load that made a commit; None if the commit changed no rows of a state. Raises UnknownChangeError."""
+    metadata = LoadMetadata.from_json(commit.user_metadata)
+    if metadata is not None:
+        return ChangesLoad(commit.version, metadata.window.key, bool(commit.removes), bool(metadata.erased))
+    is_ours = Fence.from_json(commit.user_metadata) or Expiry.from_json(commit.user_metadata)
+    # The state keeps the rows of windows that are removed by age: only a record of the same key replaces them.
+    if is_ours or commit.rearranges or not (commit.adds or commit.removes):
+        return None
+    raise UnknownChangeError(f"version {commit.version} of the table of changes was not written by the platform")

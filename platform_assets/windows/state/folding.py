@@ -1,0 +1,350 @@
+"""Folding pending changes into a topic's state: one commit to the table of deleted keys, then one to the live keys.
+
+A process may end anywhere. Until the first commit, nothing has changed; after it, the table of deleted keys is ahead of
+the live keys, and the next fold applies to both what the older one lacks. Two folds at once do no harm: a commit is
+refused if its table has changed since it was opened.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.engines.folding.buckets import count_for
+from platform_assets.engines.folding.files import FileSide
+from platform_assets.engines.folding.fold import FoldOrder, fold
+from platform_assets.errors import FoldOutcomeUnknownError
+from platform_assets.lake import delta_log, field_ids, state_table
+from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.state_table import FoldMetadata, Opened
+from platform_assets.model.digest import Digest
+from platform_assets.model.logs import logger
+from platform_assets.model.state import StateDeclaration
+from platform_assets.windows.state.changes_source import ChangesSource, UnknownChangeError
+from platform_assets.windows.state.pending import FoldPlan, plan
+
+_log = logger(__name__)
+
+SHARE: Final = 0.1
+"""Pending rows, as a share of the rows of the state, from which on a fold is due."""
+SMALL_ROWS: Final = 1_000_000
+SMALL_BYTES: Final = 128 << 20
+"""A state with fewer rows, in files of fewer bytes, is folded after each window."""
+_UNPACKED: Final = 4
+"""Bytes of column data in memory, as a multiple of the bytes of a file. An estimate."""
+
+Progress = Callable[[int, int], None]
+"""Called with the number of finished buckets, and the number of all buckets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Changes that a state lacks. `rows` is their number, `windows` their windows in ascending order.
+
+    `through` is the newest window in the state, or an empty text. `state_rows` and `state_bytes` are the size of the
+    state. If `rebuild` is not empty, it is the reason why the next fold has to make the state from all changes.
+    `replaces` is true if a window that was folded has other changes now, and `erases` if records were erased from it.
+    """
+
+    windows: tuple[str, ...]
+    rows: int
+    through: str
+    state_rows: int
+    state_bytes: int
+    rebuild: str = ""
+    replaces: bool = False
+    erases: bool = False
+
+    @property
+    def is_due(self) -> bool:
+        """True if the next fold should not wait for more changes."""
+        if self.rebuild or self.replaces or self.erases:
+            return True
+        is_small = self.state_rows < SMALL_ROWS and self.state_bytes < SMALL_BYTES
+        return bool(self.windows) and (is_small or self.rows >= SHARE * self.state_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldOutcome:
+    """The result of a fold: how the state was made, the windows that were applied, and the rows of both tables now."""
+
+    made: Literal["fold", "rebuild", "unchanged"]
+    windows: tuple[str, ...]
+    changes: int
+    rows: int
+    deleted: int
+    through: str
+    seconds: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A state, with its pending changes applied, next to a state that was made from all changes."""
+
+    live: tuple[Digest, Digest]
+    dead: tuple[Digest, Digest]
+
+    @property
+    def is_equal(self) -> bool:
+        """True if both have the same rows."""
+        return self.live[0] == self.live[1] and self.dead[0] == self.dead[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    live: Opened
+    dead: Opened
+    source: ChangesSource
+    plan: FoldPlan
+
+
+@dataclass(frozen=True)
+class TopicState:
+    """The state of a topic: `declared` says what a key is, and which record counts."""
+
+    topic: str
+    declared: StateDeclaration
+    lake: Lake
+    run_id: str = ""
+    before_step: Callable[[str], None] = lambda step: None
+    """Called with the name of each irreversible step, before that step. Tests use it to end a process there."""
+
+    @property
+    def live_folder(self) -> Folder:
+        """The folder of the table of live keys."""
+        return self.lake.root / "state" / self.topic
+
+    @property
+    def dead_folder(self) -> Folder:
+        """The folder of the table of deleted keys."""
+        return self.lake.root / "state_deleted" / self.topic
+
+    @property
+    def changes_folder(self) -> Folder:
+        """The folder of the table of changes."""
+        return self.lake.root / "changes" / self.topic
+
+    @property
+    def exists(self) -> bool:
+        """True if both tables exist."""
+        return delta_log.exists(self.live_folder) and delta_log.exists(self.dead_folder)
+
+    def pending(self) -> Pending:
+        """Return the changes that the state lacks. Raises NoChangesError if there is no table of changes."""
+        if not self.exists:
+            source = ChangesSource.newest(self.changes_folder)
+            by_window = source.rows_by_window()
+            return Pending(tuple(sorted(by_window)), sum(by_window.values()), "", 0, 0, "the state does not exist yet")
+        return self._pending(self._opened())
+
+    def _pending(self, tables: _Tables) -> Pending:
+        planned = tables.plan
+        by_window = tables.source.rows_by_window(None if planned.rebuild else planned.windows)
+        files = tables.live.files()
+        return Pending(
+            windows=tuple(sorted(by_window if planned.rebuild else planned.windows)),
+            rows=sum(by_window.values()),
+            through=_through(tables),
+            state_rows=_total(files, "num_records"),
+            state_bytes=_total(files, "size_bytes"),
+            rebuild=planned.rebuild,
+            replaces=planned.replaces,
+            erases=planned.erases,
+        )
+
+    def fold(self, *, rebuild: bool = False, progress: Progress = lambda done, all: None) -> FoldOutcome:
+        """Apply all pending changes or, with `rebuild`, make the state from all changes.
+
+        Raises ConcurrentFoldError if another commit changed one of the tables in the meantime; FoldOutcomeUnknownError;
+        NoChangesError if there is no table of changes; and FilesLostError.
+        """
+        began = time.monotonic()
+        self._create()
+        tables = self._opened()
+        self._finish_erasures(tables)
+        reason = tables.plan.rebuild or ("requested" if rebuild else "")
+        pending = self._pending(tables)
+        if not reason and not tables.plan.windows:
+            deleted = _total(tables.dead.files(), "num_records")
+            seconds = time.monotonic() - began
+            return FoldOutcome("unchanged", (), 0, pending.state_rows, deleted, pending.through, seconds)
+        windows = sorted(tables.source.rows_by_window()) if reason else sorted(tables.plan.windows)
+        live, dead = self._sides(tables, anew=bool(reason))
+        metadata = FoldMetadata(
+            fold_id=uuid.uuid4().hex,
+            run_id=self.run_id,
+            made="rebuild" if reason else "fold",
+            declaration=self.declared.digest,
+            changes_id=tables.source.table_id,
+            changes=tables.source.anchor,
+            through=max([*windows, "" if reason else pending.through], default=""),
+            windows=len(windows),
+            erases=tables.plan.erases or (tables.plan.rebuild != "" and tables.live.fold is not None),
+        )
+        try:
+            order = self._order(tables, live, dead, windows, anew=bool(reason))
+            of_live, of_dead = fold(order, progress)
+            self.before_step("state_deleted")
+            made_dead = state_table.commit(
+                tables.dead, dead.table_columns, dead.written, metadata.with_digest(of_dead.content)
+            )
+        except FoldOutcomeUnknownError:
+            raise
+        except BaseException:
+            _discard(live, dead)
+            raise
+        try:
+            self.before_step("state")
+            made_live = state_table.commit(
+                tables.live, live.table_columns, live.written, metadata.with_digest(of_live.content)
+            )
+        except FoldOutcomeUnknownError:
+            raise
+        except BaseException:
+            _discard(live)
+            raise
+        self.before_step("past files")
+        self._clean(made_live, made_dead, erases=metadata.erases)
+        rows = pending.rows if not reason else sum(tables.source.rows_by_window().values())
+        return FoldOutcome(
+            metadata.made,
+            tuple(windows),
+            rows,
+            of_live.rows,
+            of_dead.rows,
+            metadata.through,
+            time.monotonic() - began,
+            reason,
+        )
+
+    def compare(self, progress: Progress = lambda done, all: None) -> Comparison:
+        """Make the state from all changes without writing it, and compare it with the present state, to which the
+        pending changes are applied, also without writing. Raises the errors of `fold`."""
+        self._create()
+        tables = self._opened()
+        found = []
+        for anew in (False, True):
+            live, dead = (_Unwritten(side) for side in self._sides(tables, anew=anew))
+            windows = tables.source.rows_by_window() if anew else tables.plan.windows
+            order = self._order(tables, live, dead, windows, anew=anew)
+            found.append(fold(order, progress))
+        (live_now, dead_now), (live_anew, dead_anew) = found
+        return Comparison((live_now.content, live_anew.content), (dead_now.content, dead_anew.content))
+
+    def _create(self) -> None:
+        source = ChangesSource.newest(self.changes_folder)
+        for folder, columns, what in (
+            (self.dead_folder, state_table.dead_columns(source.columns, self.declared.key), "Deleted keys"),
+            (self.live_folder, state_table.live_columns(source.columns), "The current row of each key"),
+        ):
+            if not delta_log.exists(folder):
+                kind = folder.uri.rsplit("/", 2)[1]
+                state_table.create(
+                    folder, columns, name=f"{kind}_{self.topic}", description=f"{what} of Kafka topic {self.topic}"
+                )
+
+    def _opened(self) -> _Tables:
+        # The changes come last: their version is then never older than that of the state.
+        dead, live = state_table.opened(self.dead_folder), state_table.opened(self.live_folder)
+        source = ChangesSource.newest(self.changes_folder)
+        return _Tables(live, dead, source, self._plan(live, dead, source))
+
+    def _plan(self, live: Opened, dead: Opened, source: ChangesSource) -> FoldPlan:
+        folds = (live.fold, dead.fold)
+        if live.fold is None or dead.fold is None:
+            is_new = live.version == 0 and dead.version == 0
+            why = "the state is new" if is_new else "another program has changed the state, or its log was shortened"
+            return FoldPlan(frozenset(), why)
+        if any(each is not None and each.declaration != self.declared.digest for each in folds):
+            return FoldPlan(frozenset(), "the declaration of the state has changed")
+        if any(each is not None and each.changes_id != source.table_id for each in folds):
+            return FoldPlan(frozenset(), "the table of changes has been created again")
+        seen = min(live.fold.changes, dead.fold.changes, key=lambda anchor: anchor.version)
+        newest = max(live.fold.changes, dead.fold.changes, key=lambda anchor: anchor.version)
+        try:
+            source.loads_since(newest)
+            loads = source.loads_since(seen)
+        except UnknownChangeError as e:
+            return FoldPlan(frozenset(), str(e))
+        return plan(loads, live.fold.changes.version, dead.fold.changes.version)
+
+    def _sides(self, tables: _Tables, *, anew: bool) -> tuple[FileSide, FileSide]:
+        changes = tables.source.columns
+        wanted = (state_table.live_columns(changes), state_table.dead_columns(changes, self.declared.key))
+        live, dead = (
+            FileSide(
+                opened.folder,
+                field_ids.assigned(columns, opened.columns),
+                () if anew else tuple(opened.files()["path"].to_pylist()),
+                state_table.folder_of(opened.version, uuid.uuid4().hex),
+                self.declared.key,
+            )
+            for opened, columns in zip((tables.live, tables.dead), wanted, strict=True)
+        )
+        return live, dead
+
+    def _order(
+        self, tables: _Tables, live: FileSide, dead: FileSide, windows: Collection[str], *, anew: bool
+    ) -> FoldOrder:
+        source = tables.source
+        columns = pa.schema([f.remove_metadata() for f in source.columns if f.name != "topic_id"])
+        size = source.bytes(None if anew else windows)
+        count = 1
+        if not anew:
+            size += sum(_total(each.files(), "size_bytes") for each in (tables.live, tables.dead))
+            count = live.buckets
+
+        def changes() -> Iterator[pa.RecordBatch]:
+            return source.blocks(columns, windows)
+
+        def others() -> Iterator[pa.RecordBatch]:
+            return source.blocks(columns, windows, others=True)
+
+        return FoldOrder(
+            self.declared, live, dead, frozenset(windows), changes, others, count_for(size * _UNPACKED, count)
+        )
+
+    def _clean(self, made_live: int, made_dead: int, *, erases: bool) -> None:
+        for folder, made in ((self.live_folder, made_live), (self.dead_folder, made_dead)):
+            if erases:
+                state_table.delete_past_files(folder, made)
+            else:
+                state_table.delete_old_files(folder)
+
+    def _finish_erasures(self, tables: _Tables) -> None:
+        """Delete the past files that a fold with erased records has left, because it ended before that."""
+        if tables.live.fold is not None and tables.live.fold.erases:
+            self._clean(tables.live.version, tables.dead.version, erases=True)
+
+
+class _Unwritten(FileSide):
+    """A side whose new rows are not written."""
+
+    __slots__ = ()
+
+    def __init__(self, side: FileSide) -> None:
+        super().__init__(side.folder, side.table_columns, side.paths, side.below, side.key)
+
+    def write(self, number: int, count: int, rows: pa.Table) -> None:
+        """Implement `Side.write`."""
+
+
+def _through(tables: _Tables) -> str:
+    return min((each.fold.through for each in (tables.live, tables.dead) if each.fold is not None), default="")
+
+
+def _total(files: pa.Table, name: str) -> int:
+    return pc.sum(files[name]).as_py() or 0
+
+
+def _discard(*sides: FileSide) -> None:
+    """Delete new files, which no commit refers to."""
+    for side in sides:
+        side.folder.erase([file.path for file in side.written])

@@ -1,0 +1,44 @@
+"""The loads of changes that a state lacks, and whether the state can be brought up to date without all changes. Pure.
+
+Each of a state's two tables follows from the table of changes as it was at one version. A fold that ended between its
+two commits leaves the tables at different versions. Both are still right, each for its version, so the next fold only
+has to apply the loads that the older one lacks. This does not hold if one of these loads replaced rows of a window: the
+older table may have lost a key to the replaced rows, and the newer table, which could tell, no longer has the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesLoad:
+    """A load of changes: the version of its commit, its window, and whether it replaced rows of an earlier load of the
+    window. `erases` is true if it removed erased records, whose values must not stay in past files of the state."""
+
+    version: int
+    window: str
+    replaces: bool
+    erases: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FoldPlan:
+    """The windows to fold. If `rebuild` is not empty, it is the reason why the state is to be made from all changes."""
+
+    windows: frozenset[str]
+    rebuild: str = ""
+    replaces: bool = False
+    erases: bool = False
+
+
+def plan(loads: Sequence[ChangesLoad], live: int, dead: int) -> FoldPlan:
+    """Plan a fold of `loads`, which are all loads after version min(`live`, `dead`) of the table of changes. The tables
+    of live and deleted keys follow from these two versions."""
+    windows = frozenset(load.window for load in loads)
+    again = sorted({load.window for load in loads if load.replaces})
+    rebuild = ""
+    if live != dead and again:
+        rebuild = f"the last fold ended between its two commits, and window {again[0]} has been replaced since"
+    return FoldPlan(windows, rebuild, bool(again), any(load.erases for load in loads))

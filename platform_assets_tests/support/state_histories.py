@@ -1,0 +1,212 @@
+"""Random histories of a topic's changes, a state that is folded from them in memory, and the state that a plain
+dictionary gives."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from platform_assets.engines.folding.fold import FoldOrder, fold
+from platform_assets.model.state import StateDeclaration
+from platform_assets.windows.state.pending import ChangesLoad, plan
+
+CHANGES = pa.schema(
+    [
+        ("kafka_partition", pa.int32()),
+        ("kafka_offset", pa.int64()),
+        ("kafka_timestamp", pa.timestamp("us", "UTC")),
+        ("generation", pa.int32()),
+        ("deleted", pa.bool_()),
+        ("id", pa.int64()),
+        ("name", pa.string()),
+        ("rev", pa.int64()),
+        ("window", pa.string()),
+    ]
+)
+LIVE = pa.schema([f for f in CHANGES if f.name != "deleted"])
+DEAD = pa.schema([f for f in CHANGES if f.name not in ("deleted", "name", "rev")])
+Row = dict[str, Any]
+
+
+def place(row: Row, state: StateDeclaration) -> tuple[Any, ...]:
+    """Return a row's place in the total order, written independently of the product."""
+    own = (row["generation"], row["window"], row["kafka_partition"], row["kafka_offset"])
+    return own if state.version is None else (row[state.version], *own)
+
+
+def expected(windows: dict[str, list[Row]], state: StateDeclaration) -> tuple[dict[int, Row], dict[int, Row]]:
+    """Return the live rows and the deleted keys that a replay of all changes, one after another, gives."""
+    now: dict[int, Row] = {}
+    rows = sorted((row for rows in windows.values() for row in rows), key=lambda row: place(row, state))
+    for row in rows if state.keep == "last" else reversed(rows):
+        now[row["id"]] = row
+    live = {key: {n: row[n] for n in LIVE.names} for key, row in now.items() if not row["deleted"]}
+    return live, {key: {n: row[n] for n in DEAD.names} for key, row in now.items() if row["deleted"]}
+
+
+@dataclass
+class MemorySide:
+    """A table of a state in memory."""
+
+    columns: pa.Schema
+    rows: pa.Table
+    new: list[pa.Table] = field(default_factory=list)
+
+    def blocks(self) -> Iterator[pa.RecordBatch]:
+        yield from self.rows.to_batches()
+
+    def has_buckets(self, count: int) -> bool:
+        return False
+
+    def bucket(self, number: int) -> pa.Table:
+        raise AssertionError("unreachable: has_buckets is false")
+
+    def write(self, number: int, count: int, rows: pa.Table) -> None:
+        self.new.append(rows)
+
+    def taken(self) -> pa.Table:
+        """Return the new rows."""
+        return pa.concat_tables([self.columns.empty_table(), *self.new])
+
+
+@dataclass
+class History:
+    """A topic whose windows are loaded at random, in any order and repeatedly, and its state."""
+
+    seed: str
+    state: StateDeclaration
+    keys: int = 6
+    windows: dict[str, list[Row]] = field(default_factory=dict)
+    loads: list[ChangesLoad] = field(default_factory=list)
+    live: pa.Table = field(default_factory=LIVE.empty_table)
+    dead: pa.Table = field(default_factory=DEAD.empty_table)
+    live_version: int = -1
+    dead_version: int = -1
+    rebuilds: int = 0
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self._made: dict[str, list[Row]] = {}
+        self._offsets: dict[tuple[int, int], int] = {}
+        generation, partitions = 1, 1
+        for number in range(self.random.randint(2, 8)):
+            if self.random.random() < 0.15:
+                generation += 1
+            if self.random.random() < 0.3:
+                partitions += 1
+            key = f"2026-01-{number + 1:02}-00:00"
+            self._made[key] = list(self._records(generation, key, partitions))
+
+    def _records(self, generation: int, window: str, partitions: int) -> Iterator[Row]:
+        for _ in range(self.random.randint(0, 6)):
+            partition = self.random.randrange(partitions)
+            offset = self._offsets.get((generation, partition), 0)
+            self._offsets[generation, partition] = offset + self.random.randint(1, 3)
+            deleted = self.state.deletes == "tombstone" and self.random.random() < 0.4
+            yield {
+                "kafka_partition": partition,
+                "kafka_offset": offset,
+                "kafka_timestamp": None,
+                "generation": generation,
+                "deleted": deleted,
+                "id": self.random.randrange(self.keys),
+                "name": None if deleted else f"{window} {partition} {offset}",
+                "rev": None if deleted else self.random.randrange(4),
+                "window": window,
+            }
+
+    def load(self) -> None:
+        """Load a window: one that is new, late, or loaded before, perhaps decoded to other rows."""
+        window = self.random.choice(sorted(self._made))
+        rows = [replace_values(row, self.random) for row in self._made[window] if self.random.random() < 0.9]
+        before = self.windows.get(window)
+        self.windows[window] = self._of_window(rows)
+        self.loads.append(ChangesLoad(len(self.loads), window, bool(before)))
+
+    def _of_window(self, rows: list[Row]) -> list[Row]:
+        live, dead = expected({"": rows}, self.state)
+        won = {(r["kafka_partition"], r["kafka_offset"]) for r in (*live.values(), *dead.values())}
+        return [row for row in rows if (row["kafka_partition"], row["kafka_offset"]) in won]
+
+    def fold(self, *, buckets: int = 1, crashes: bool = False, again: bool = False) -> None:
+        """Fold the pending loads. With `crashes`, end between the two commits; with `again`, apply all loads again."""
+        since = min(self.live_version, self.dead_version)
+        planned = plan(self.loads[since + 1 :], self.live_version, self.dead_version)
+        live, dead = MemorySide(LIVE, self.live), MemorySide(DEAD, self.dead)
+        names = planned.windows
+        if planned.rebuild:
+            self.rebuilds += 1
+            live, dead, names = (
+                MemorySide(LIVE, LIVE.empty_table()),
+                MemorySide(DEAD, DEAD.empty_table()),
+                frozenset(self.windows),
+            )
+        elif again:
+            names = frozenset(self.windows)
+        fold(
+            FoldOrder(
+                self.state, live, dead, names,
+                lambda: self._blocks([w for w in self.windows if w in names]),
+                lambda: self._blocks([w for w in self.windows if w not in names]),
+                buckets,
+            )
+        )  # fmt: skip
+        self.dead, self.dead_version = dead.taken(), len(self.loads) - 1
+        if not crashes:
+            self.live, self.live_version = live.taken(), len(self.loads) - 1
+
+    def _blocks(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        self.random.shuffle(names)
+        for name in names:
+            if self.windows[name]:
+                yield pa.RecordBatch.from_pylist(self.windows[name], CHANGES)
+
+    def run(self, steps: int = 12) -> None:
+        """Load and fold at random, and fold at the end."""
+        for _ in range(steps):
+            if self.random.random() < 0.6:
+                self.load()
+            else:
+                self.fold(
+                    buckets=self.random.choice([1, 1, 2, 8]),
+                    crashes=self.random.random() < 0.3,
+                    again=self.random.random() < 0.2,
+                )
+        self.fold()
+
+    def check(self) -> None:
+        """Assert that the state is that of a plain dictionary."""
+        live, dead = expected(self.windows, self.state)
+        assert by_key(self.live) == live, self.seed
+        assert by_key(self.dead) == dead, self.seed
+
+
+def replace_values(row: Row, chance: random.Random) -> Row:
+    """Return a row as another decoding may give it."""
+    if row["deleted"] or chance.random() < 0.7:
+        return row
+    return {**row, "name": f"again {chance.randrange(1000)}"}
+
+
+def by_key(rows: pa.Table) -> dict[int, Row]:
+    """Return rows by key. Fails if a key occurs twice."""
+    found = {row["id"]: row for row in rows.to_pylist()}
+    assert len(found) == rows.num_rows
+    return found
+
+
+STATES = (
+    StateDeclaration(("id",)),
+    StateDeclaration(("id",), order="rev", deletes="none"),
+    StateDeclaration(("id",), deletes="none", keep="first"),
+    StateDeclaration(("id",), order="rev", deletes="none", keep="first"),
+)
+
+
+def history(seed: str) -> History:
+    """Return the history of a seed."""
+    return History(seed, random.Random(f"state {seed}").choices(STATES, [6, 2, 1, 1])[0])

@@ -1,0 +1,255 @@
+"""Folds of a state in a lake: commits, crashes, races, readers, erasures, and files that other programs rewrite."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from platform_assets.errors import ConcurrentFoldError, NoChangesError
+from platform_assets.lake import delta_log, state_table
+from platform_assets.lake.location import Lake
+from platform_assets.model.state import StateDeclaration
+from platform_assets.windows.state.folding import TopicState
+from platform_assets_tests.support.made_changes import DAYS, MadeChanges, change
+from platform_assets_tests.support.state_histories import LIVE, History, by_key, expected
+
+STEPS = ("state_deleted", "state", "past files")
+A, B, C, D = DAYS[:4]
+
+
+class CrashedError(BaseException):
+    """The process ends."""
+
+
+def crashing(at: str):  # type: ignore[no-untyped-def]
+    def before(step: str) -> None:
+        if step == at:
+            raise CrashedError(step)
+
+    return before
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeChanges:
+    return MadeChanges(tmp_path)
+
+
+def test_a_state_has_the_newest_row_of_each_key(made: MadeChanges) -> None:
+    made.load(A, [change(1, A, 0, "old"), change(2, A, 1, "kept"), change(3, A, 2, "gone")])
+    made.load(B, [change(1, B, 3, "new"), change(3, B, 4, None)])
+    outcome = made.state().fold()
+    assert (outcome.made, outcome.rows, outcome.deleted, outcome.through) == ("rebuild", 2, 1, B)
+    assert {key: row["name"] for key, row in made.live().items()} == {1: "new", 2: "kept"}
+    assert list(made.dead()) == [3]
+    made.check()
+
+
+def test_a_second_fold_changes_nothing(made: MadeChanges) -> None:
+    made.load(A, [change(1, A, 0, "x")])
+    made.state().fold()
+    assert made.state().fold().made == "unchanged"
+    assert made.state().pending().windows == ()
+
+
+def test_a_late_window_neither_overwrites_nor_resurrects(made: MadeChanges) -> None:
+    made.load(B, [change(1, B, 5, "new"), change(2, B, 6, None)])
+    made.state().fold()
+    made.load(A, [change(1, A, 0, "late"), change(2, A, 1, "late"), change(3, A, 2, "late")])
+    outcome = made.state().fold()
+    assert (outcome.made, outcome.windows, outcome.through) == ("fold", (A,), B)
+    assert sorted(made.live()) == [1, 3]
+    made.check()
+
+
+def test_a_window_that_is_decoded_again_gives_back_what_it_had_replaced(made: MadeChanges) -> None:
+    made.load(A, [change(1, A, 0, "first"), change(2, A, 1, "first")])
+    made.load(B, [change(1, B, 5, "second"), change(2, B, 6, None), change(3, B, 7, "only here")])
+    made.state().fold()
+    made.load(B, [])
+    pending = made.state().pending()
+    assert pending.replaces
+    assert pending.is_due
+    assert made.state().fold().made == "fold"
+    assert {key: row["name"] for key, row in made.live().items()} == {1: "first", 2: "first"}
+    made.check()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_fold_that_ends_at_any_step_is_completed_by_the_next(made: MadeChanges, step: str) -> None:
+    made.load(A, [change(1, A, 0, "x"), change(2, A, 1, "y"), change(3, A, 2, None)])
+    made.state().fold()
+    before = made.live()
+    made.load(B, [change(1, B, 5, None), change(2, B, 6, "z"), change(3, B, 7, "again")])
+    with pytest.raises(CrashedError):
+        made.state(crashing(step)).fold()
+    if step != "past files":
+        assert made.live() == before
+    made.load(C, [change(4, C, 8, "more")])
+    made.state().fold()
+    made.check()
+
+
+def test_a_reinsert_survives_a_crash_between_both_commits_and_a_second_decoding(made: MadeChanges) -> None:
+    """Key 1 is then in neither table, and the window that reinserted it no longer has it. Its deletion must come back,
+    or a late record would resurrect the key."""
+    made.load(B, [change(1, B, 0, None)])
+    made.state().fold()
+    made.load(C, [change(1, C, 5, "again")])
+    with pytest.raises(CrashedError):
+        made.state(crashing("state")).fold()
+    assert (made.live(), made.dead()) == ({}, {})
+    made.load(C, [change(2, C, 6, "other")])
+    assert made.state().fold().made == "rebuild"
+    made.check()
+    made.load(A, [change(1, A, 0, "late")])
+    made.state().fold()
+    made.check()
+    assert 1 not in made.live()
+
+
+@pytest.mark.parametrize("step", STEPS[:2])
+def test_the_slower_of_two_folds_is_refused(made: MadeChanges, step: str) -> None:
+    made.load(A, [change(1, A, 0, "x"), change(2, A, 1, None)])
+    made.state().fold()
+    made.load(B, [change(1, B, 5, None), change(2, B, 6, "y")])
+
+    def other(at: str) -> None:
+        if at == step:
+            made.load(C, [change(1, C, 7, "z")])
+            made.state().fold()
+
+    with pytest.raises(ConcurrentFoldError):
+        made.state(other).fold()
+    made.check()
+    assert made.state().fold().made == "unchanged"
+
+
+def test_a_refused_fold_leaves_no_files(made: MadeChanges, tmp_path: Path) -> None:
+    made.load(A, [change(1, A, 0, "x")])
+    made.state().fold()
+    made.load(B, [change(1, B, 5, "y"), change(2, B, 6, None)])
+    with pytest.raises(CrashedError):
+        made.state(crashing("state_deleted")).fold()
+    for kind, files in (("state", 1), ("state_deleted", 0)):
+        assert len(list((tmp_path / kind).rglob("bucket-*.parquet"))) == files
+
+
+def test_a_reader_sees_each_key_once_at_every_version(made: MadeChanges) -> None:
+    for number, window in enumerate(DAYS[:6]):
+        rows = [change(key, window, 10 * number + key, None if (key + number) % 4 == 0 else window) for key in range(8)]
+        made.load(window, rows[number % 3 :])
+        if number % 2:
+            made.load(DAYS[number - 1], [change(number, DAYS[number - 1], number, "again")])
+        made.state().fold()
+    folder = made.lake.root / "state" / "orders"
+    opened = state_table.opened(folder)
+    assert opened.version >= 6
+    for version in range(1, opened.version + 1):
+        commit = delta_log.commit(folder, version)
+        assert commit is not None
+        fold = state_table.FoldMetadata.from_json(commit.user_metadata)
+        assert fold is not None
+        assert made.live(version) == expected(made.at_version[fold.changes.version], made.declared)[0]
+
+
+def test_erased_values_leave_every_file(made: MadeChanges, tmp_path: Path) -> None:
+    made.load(A, [change(1, A, 0, "older")])
+    made.load(B, [change(1, B, 5, "to-be-forgotten"), change(2, B, 6, "kept")])
+    made.state().fold()
+    made.load(C, [change(2, C, 9, "newer")])
+    made.state().fold()
+    made.load(B, [change(2, B, 6, "kept")], erased=5)
+    assert made.state().pending().erases
+    with pytest.raises(CrashedError):
+        made.state(crashing("past files")).fold()
+    assert made.state().fold().made == "unchanged"
+    for kind in ("state", "state_deleted"):
+        folder = tmp_path / kind / "orders"
+        named = {str(path) for path in DeltaTable(str(folder)).file_uris()}
+        assert {str(path) for path in folder.rglob("*.parquet")} == named
+    assert made.live()[1]["name"] == "older"
+    made.check()
+
+
+def test_files_that_another_program_rewrote_are_folded(made: MadeChanges) -> None:
+    made.load(A, [change(key, A, key, "x") for key in range(50)])
+    made.state().fold()
+    table = DeltaTable(str(made.lake.root / "state" / "orders"))
+    table.optimize.z_order(["name"])
+    made.load(B, [change(key, B, 100 + key, None) for key in range(0, 50, 3)])
+    assert made.state().fold().made == "fold"
+    made.check()
+
+
+def test_rows_that_another_program_changed_are_made_again(made: MadeChanges) -> None:
+    made.load(A, [change(key, A, key, "x") for key in range(5)])
+    made.state().fold()
+    DeltaTable(str(made.lake.root / "state" / "orders")).delete("id = 3")
+    pending = made.state().pending()
+    assert "another program" in pending.rebuild
+    assert made.state().fold().made == "rebuild"
+    made.check()
+
+
+def test_another_declaration_makes_the_state_again(made: MadeChanges) -> None:
+    made.load(A, [change(1, A, 0, "x", rev=5), change(2, A, 1, "y", rev=1)])
+    made.load(B, [change(1, B, 5, "z", rev=2)])
+    made.state().fold()
+    made.declared = StateDeclaration(("id",), order="rev", deletes="none")
+    assert made.state().fold().reason == "the declaration of the state has changed"
+    assert made.live()[1]["name"] == "x"
+    made.check()
+
+
+def test_a_comparison_finds_what_was_changed(made: MadeChanges) -> None:
+    made.load(A, [change(key, A, key, "x") for key in range(5)])
+    made.state().fold()
+    made.load(B, [change(1, B, 5, "z"), change(2, B, 6, None)])
+    assert made.state().compare().is_equal
+    made.state().fold()
+    assert made.state().compare().is_equal
+    folder = made.lake.root / "state" / "orders"
+    opened = state_table.opened(folder)
+    assert opened.fold is not None
+    # Replaced under the name of the fold, as a defect of the fold would.
+    DeltaTable(str(folder)).restore(1)
+    state_table.commit(state_table.opened(folder), opened.columns, [], opened.fold)
+    assert not made.state().compare().is_equal
+
+
+def test_a_topic_without_changes_has_no_state(tmp_path: Path) -> None:
+    with pytest.raises(NoChangesError, match="Load and decode"):
+        TopicState("orders", StateDeclaration(("id",)), Lake.at(tmp_path)).fold()
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_random_histories_in_a_lake(tmp_path: Path, number: int) -> None:
+    seed = os.environ.get("STATE_SEED", str(random.randrange(1 << 30)))
+    print(f"STATE_SEED={seed}")
+    history = History(f"{seed}/{number}", StateDeclaration(("id",)))
+    made = MadeChanges(tmp_path)
+    for _ in range(12):
+        if history.random.random() < 0.6:
+            history.load()
+            window = history.loads[-1].window
+            made.load(window, history.windows[window])
+            continue
+        step = history.random.choice(["", "", *STEPS])
+        try:
+            made.state(crashing(step)).fold()
+        except (CrashedError, NoChangesError):
+            continue
+    made.state().fold()
+    made.check()
+    assert made.live() == expected(history.windows, history.state)[0]
+
+
+def test_changes_without_rows_give_an_empty_state(made: MadeChanges) -> None:
+    made.load(A, [])
+    outcome = made.state().fold()
+    assert (outcome.rows, outcome.deleted) == (0, 0)
+    assert by_key(LIVE.empty_table()) == made.live()
