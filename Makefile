@@ -16,6 +16,8 @@ ARGS ?=
 # Certificates that the system trusts are trusted here too, as behind a company's proxy.
 export UV_SYSTEM_CERTS ?= true
 export UV_NATIVE_TLS ?= true
+# Where it is set, each process that starts would compile the project's modules again, and pytest each test's assertions.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List the commands
