@@ -1104,6 +1104,60 @@ class SendingRefusedError(Terminal):
         )
 
 
+# --- published topics -------------------------------------------------------------------------------------------
+
+
+class PublishingInterruptedError(Retryable):
+    """Not all rows were published, or the outcome of the last transaction is unknown.
+
+    Attributes:
+        fenced: true if another publisher of the topic has taken over.
+    """
+
+    def __init__(self, topic: str, doing: str, reason: str, *, fenced: bool = False) -> None:
+        self.topic, self.doing, self.fenced = topic, doing, fenced
+        why = "another publisher has taken over" if fenced else reason.rstrip(".")
+        super().__init__(
+            f"published/{topic}: {doing} failed ({why}). What Kafka committed is recorded in the same transaction. Publish "
+            "again to continue from there; no record is sent twice."
+        )
+
+
+class PublishingRefusedError(Terminal):
+    """A broker refused records for a published topic. If the user lacks a right, `right` names it."""
+
+    def __init__(self, topic: str, reason: str, right: str = "") -> None:
+        self.topic, self.right = topic, right
+        remedy = f"Grant the KAFKA_* user {right}" if right else f"Raise max.message.bytes of topic {topic!r}"
+        super().__init__(
+            f"published/{topic}: the Kafka broker refused to store a record: {reason.rstrip('.')}. {remedy}, then publish again: "
+            "no record is sent twice."
+        )
+
+
+class UnpublishableRowError(Terminal):
+    """A row has a value that JSON does not have."""
+
+    def __init__(self, topic: str, table: str, column: str) -> None:
+        self.topic, self.table, self.column = topic, table, column
+        super().__init__(
+            f"published/{topic}: column {column!r} of {table} has a number that is not finite (NaN or infinity), which JSON "
+            "cannot represent. Declare `non_finite: null` to publish null instead, or leave out the column."
+        )
+
+
+class PublishedRowsLostError(Terminal):
+    """The rows of a load that was published, or is being published, are no longer in the lake."""
+
+    def __init__(self, topic: str, table: str, window: str, load_id: str, cause: str) -> None:
+        self.topic, self.table, self.window, self.load_id = topic, table, window, load_id
+        super().__init__(
+            f"published/{topic}: window {window} of {table} was loaded again, and the rows of its load {load_id}, to which the new "
+            f"rows have to be compared, can no longer be read: {cause}. Restore them from a backup, or publish the table to "
+            "a new topic."
+        )
+
+
 def _rows(number: int) -> str:
     return f"{number:,} row" + ("" if number == 1 else "s")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import click
 
 from platform_assets.cli import options
@@ -29,6 +31,7 @@ def vacuum(table: str, retain_hours: int | None, dry_run: bool, as_json: bool) -
     from platform_assets.components.declared import table_held
     from platform_assets.errors import ConfigurationError
     from platform_assets.lake.vacuum import vacuum as vacuum_table
+    from platform_assets.windows.publish.loads import needed_files
 
     ledger = Environment.of_process().ledger()
     _, name = table_held(table, ledger)
@@ -37,7 +40,8 @@ def vacuum(table: str, retain_hours: int | None, dry_run: bool, as_json: bool) -
         raise ConfigurationError(
             f"{name} has no files yet, because nothing has been loaded into it: see `platform-assets status`"
         )
-    done = vacuum_table(name, folder, retain_hours=retain_hours, dry_run=dry_run)
+    keep = functools.partial(needed_files, ledger, name)
+    done = vacuum_table(name, folder, retain_hours=retain_hours, dry_run=dry_run, keep=keep)
     if as_json:
         found = {"version": JSON_VERSION, "table": name.name, "dry_run": dry_run}
         echo_json({**found, "files": list(done.files), "bytes": done.bytes})

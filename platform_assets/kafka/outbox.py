@@ -36,7 +36,7 @@ _BYTES: Final = 8 << 20
 _LARGEST: Final = 64 << 20
 _END_WAIT_MS: Final = 100
 """How long a broker waits before it answers that the log of the compacted topic ends. Compacted topics cannot be tiered."""
-_REFUSALS: Final = frozenset(
+REFUSALS: Final = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -172,7 +172,7 @@ class Outbox:
                     error = message.error()
                     if error is None:
                         bitmaps.read(message.key(), message.value())
-                    elif error.code() in _REFUSALS:
+                    elif error.code() in REFUSALS:
                         raise self._refused(error.str(), needed(error.code(), self.progress))
                     elif error.code() != KafkaError._PARTITION_EOF:
                         raise self._interrupted("reading which dead letters were already sent", error.str())
@@ -237,7 +237,7 @@ def _translating(outbox: Outbox, doing: str, failures: Sequence[KafkaError] = ()
         yield
     except KafkaException as e:
         errors = [*failures, e.args[0]]
-        refused = next((error for error in errors if error.code() in _REFUSALS), None)
+        refused = next((error for error in errors if error.code() in REFUSALS), None)
         if refused is not None:
             rights = {
                 KafkaError.TOPIC_AUTHORIZATION_FAILED: f"`Write` on topics {outbox.target!r} and {outbox.progress!r}",

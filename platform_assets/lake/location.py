@@ -369,6 +369,11 @@ class Lake:
         return self.root / "_ledger" / "upkeep"
 
     @property
+    def published(self) -> Folder:
+        """Loads that published topics still need, one file per topic: see `windows/publish/pins`."""
+        return self.root / "_ledger" / "published"
+
+    @property
     def audits(self) -> Folder:
         """Results of the newest deep audits, one file per topic. Without its file, an idle topic shows no result until
         the next audit."""

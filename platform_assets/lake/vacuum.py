@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote
 
 from deltalake.exceptions import DeltaError
 
@@ -37,6 +38,7 @@ def vacuum(
     retain_hours: int | None = None,
     dry_run: bool = False,
     below: Callable[[], Collection[str]] | None = None,
+    keep: Callable[[], Collection[str]] | None = None,
 ) -> Vacuumed:
     """Delete files to which the newest version does not refer and that are older than `retain_hours`, by default the
     table's retention.
@@ -44,7 +46,8 @@ def vacuum(
     The table's retention is its property `delta.deletedFileRetentionDuration`, or a week if the property is not set.
     Older versions can then no longer be read, and cannot be used to restore a window. This lists the whole folder,
     because no log contains files to which no version has ever referred. With `below`, only files in the folders of
-    the table that it returns are deleted. Raises ConfigurationError if `retain_hours` is less than the table's
+    the table that it returns are deleted. Files whose paths `keep` returns are not deleted: published topics still need
+    them. Raises ConfigurationError if `retain_hours` is less than the table's
     retention, because loads and readers may need files for that long.
     """
     with folder.writing():
@@ -59,8 +62,8 @@ def vacuum(
                 "table's retention (its property delta.deletedFileRetentionDuration)."
             ) from e
         # On an object store, delta-rs treats directory markers as files, and deletes none of them.
-        if below is not None:
-            sizes = _deleted(folder, found, below, dry_run=dry_run)
+        if below is not None or (keep is not None and keep()):
+            sizes = _deleted(folder, found, below, keep, dry_run=dry_run)
             return Vacuumed(table, tuple(sorted(sizes)), sum(sizes.values()))
         sizes = _sizes(folder, found)
         if sizes and not dry_run:
@@ -70,21 +73,34 @@ def vacuum(
 
 
 def _deleted(
-    folder: Folder, found: Collection[str], below: Callable[[], Collection[str]], *, dry_run: bool
+    folder: Folder,
+    found: Collection[str],
+    below: Callable[[], Collection[str]] | None,
+    keep: Callable[[], Collection[str]] | None,
+    *,
+    dry_run: bool,
 ) -> dict[str, int]:
-    """Delete those of the files `found` that are in the folders `below`; return the sizes of the deleted files.
+    """Delete those of the files `found` that are in the folders `below`, if given, and not in `keep`; return the sizes of
+    the deleted files.
 
     A restore may have named some of them again since they were listed, so each portion is deleted right after a look at
     these folders and at the files of the newest version.
     """
-    wanted, done = set(below()), dict[str, int]()
-    meant = [path for path in found if _top(path) in wanted]
+    wanted, kept, done = None if below is None else set(below()), set(keep() if keep else ()), dict[str, int]()
+    meant = [
+        path for path in found if (wanted is None or _top(path) in wanted) and kept.isdisjoint((path, unquote(path)))
+    ]
     for start in range(0, len(meant), _PORTION):
         sizes = _sizes(folder, meant[start : start + _PORTION])
         if sizes and not dry_run:
-            left = set(below())
+            left = None if below is None else set(below())
+            kept = set(keep() if keep else ())
             named = expiring.named(folder)
-            sizes = {path: size for path, size in sizes.items() if _top(path) in left and path not in named}
+            sizes = {
+                path: size
+                for path, size in sizes.items()
+                if (left is None or _top(path) in left) and path not in named and kept.isdisjoint((path, unquote(path)))
+            }
             folder.erase(sizes)
         done |= sizes
     return done

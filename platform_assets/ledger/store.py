@@ -232,6 +232,14 @@ class Ledger:
         others = pc.invert(pc.is_in(rows["kind"], pa.array(["acceptance", EXPIRED])))
         return {r.window.key: r for r in receipts_in(newest_entries(rows.filter(others)))}
 
+    def past_loads(self, table: TableRef, key: str) -> list[tuple[int, str]]:
+        """Return the table version and the id of every load of a window that the ledger has an entry of, in ascending
+        order of version."""
+        version.check(self._lake)
+        rows = known_files.of_commits(self._lake).rows(table.ledger_name, among=[edge_of(key)])
+        loads = rows.filter(pc.and_(pc.not_equal(rows["kind"], "acceptance"), pc.is_valid(rows["table_version"])))
+        return sorted(set(zip(loads["table_version"].to_pylist(), loads["load_id"].to_pylist(), strict=True)))
+
     def record_acceptance(self, window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> None:
         """Record that the loss of `ranges` in `window`, by partition, was accepted, and the reason."""
         self.record_acceptances([(window, ranges)], reason)

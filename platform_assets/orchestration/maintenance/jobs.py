@@ -1,6 +1,7 @@
 """Maintenance jobs: upkeep and vacuum of the lake's tables, and pruning of Dagster's run store."""
 
 # No postponed annotations here: Dagster reads those of the functions below.
+import functools
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
@@ -9,10 +10,12 @@ from pydantic import Field
 from platform_assets.checks.findings import counted
 from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.lake.vacuum import vacuum
+from platform_assets.ledger.store import Ledger
 from platform_assets.model.untrusted import line
 from platform_assets.orchestration.maintenance import upkeep
 from platform_assets.orchestration.maintenance.pruning import DEFAULT_KEEP, DEFAULT_SECONDS, Budget, prune
 from platform_assets.orchestration.resources import LakeResource, read_config, values_of
+from platform_assets.windows.publish.loads import needed_files
 
 
 class VacuumConfig(dg.Config):
@@ -126,7 +129,11 @@ def _vacuum() -> dg.Definitions:
         for name in config.tables or sorted(known):
             try:
                 done = vacuum(
-                    known[name], root.table(known[name]), retain_hours=config.retain_hours, dry_run=config.dry_run
+                    known[name],
+                    root.table(known[name]),
+                    retain_hours=config.retain_hours,
+                    dry_run=config.dry_run,
+                    keep=functools.partial(needed_files, Ledger(root), known[name]),
                 )
             except PlatformError as e:
                 failed.append(name)

@@ -36,6 +36,7 @@ from platform_assets.windows import proved_files
 from platform_assets.windows.maintain import keeping
 from platform_assets.windows.maintain.last_upkeep import MOST_DAMAGED, LastUpkeep, recall, remember
 from platform_assets.windows.maintain.merging import BUDGET_BYTES, MergedFiles, Plan, Upkeep
+from platform_assets.windows.publish.loads import needed_files
 
 _log = logger(__name__)
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
@@ -115,7 +116,7 @@ class TableUpkeep:
         if vacuumed is None or now - vacuumed >= VACUUM_EVERY:
             unproved = self._unproved()
             if not unproved:
-                deleted, vacuumed = vacuum(self.table, self._folder), now
+                deleted, vacuumed = vacuum(self.table, self._folder, keep=self._needed), now
         found = LastUpkeep(
             at=datetime.now(UTC),
             seconds=round(time.monotonic() - began, 3),
@@ -136,6 +137,10 @@ class TableUpkeep:
         remember(self.ledger.lake, self.table, found)
         return found
 
+    def _needed(self) -> frozenset[str]:
+        """Return the files that published topics still need."""
+        return needed_files(self.ledger, self.table)
+
     def _delete_expired(self) -> None:
         """Delete old files of windows that were removed from a partitioned table by age, after the table's retention.
 
@@ -144,7 +149,7 @@ class TableUpkeep:
         removed = keeping.topics_with_removals(self.ledger) if self.removed is None else self.removed()
         if self.table.topic not in removed or not self._expired_folders():
             return
-        deleted = vacuum(self.table, self._folder, below=self._expired_folders)
+        deleted = vacuum(self.table, self._folder, below=self._expired_folders, keep=self._needed)
         _log.info(
             "%s: deleted %d old files of expired windows, with %d bytes", self.table, len(deleted.files), deleted.bytes
         )

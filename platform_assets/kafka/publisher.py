@@ -1,0 +1,214 @@
+"""Transactions that send records and record the progress, for published topics.
+
+Only Kafka records what was sent: each transaction also writes to a compacted topic, `<topic>.published`. There is one
+transactional id per topic, which fences an earlier publisher. The progress is read only after `init_transactions` has
+returned: by then, the earlier publisher's open transaction has ended, and it cannot commit another one. After any error
+whose outcome is not known, discard the session; the next one reads what was committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer, TopicPartition
+
+from platform_assets.errors import ConfigurationError, PublishingInterruptedError, PublishingRefusedError
+from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
+from platform_assets.kafka.outbox import REFUSALS
+from platform_assets.kafka.plain_consumer import consume, plain_consumer
+from platform_assets.kafka.rights import needed
+from platform_assets.model.logs import logger
+
+_log = logger(__name__)
+
+SUFFIX: Final = ".published"
+_LARGEST: Final = 64 << 20
+_QUEUE: Final = 200_000
+_END_WAIT_MS: Final = 100
+_FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
+
+Headers = list[tuple[str, bytes | None]]
+Record = tuple[bytes | None, bytes | None, Headers]
+"""Key, value and headers."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The topic to which records are published. `seconds` limits each transaction."""
+
+    cluster: Cluster
+    topic: str
+    seconds: float = 60.0
+    before_step: Callable[[str], None] = lambda step: None
+    """Called with the name of each irreversible step before that step. Tests kill a process at that point."""
+
+    @property
+    def progress_topic(self) -> str:
+        """Name of the compacted topic that records what was sent."""
+        return f"{self.topic}{SUFFIX}"
+
+    @property
+    def transactional_id(self) -> str:
+        """The transactional id that all publishers of the topic share."""
+        return f"platform-assets.published.{self.topic}"
+
+    def prepare(self) -> TopicState:
+        """Check both topics and the rights on them; create the progress topic if it is missing. Return the topic.
+
+        Raises TopicMissingError, ConfigurationError, PublishingRefusedError, and the errors of Cluster.
+        """
+        found = self.cluster.topic(self.topic)
+        if self.progress_topic not in self.cluster.topics():
+            self.cluster.create_topic(self.progress_topic, {"cleanup.policy": "compact"})
+        policy = self.cluster.topic_config(self.progress_topic).get("cleanup.policy")
+        if policy != "compact":
+            raise ConfigurationError(
+                f"topic {self.progress_topic!r} records which rows were published, but would lose this information, because its "
+                f"cleanup.policy is {policy!r}. Set it to compact."
+            )
+        # The producer would report a refusal of either topic only as purged messages.
+        for topic, wanted in ((self.topic, {"Write"}), (self.progress_topic, {"Read", "Write"})):
+            allowed = self.cluster.allowed(topic)
+            if allowed is not None and (lacking := wanted - allowed):
+                right = " and ".join(f"`{each}`" for each in sorted(lacking))
+                raise PublishingRefusedError(self.topic, "Topic authorization failed", f"{right} on topic {topic!r}")
+        return found
+
+    def session(self) -> Session:
+        """Fence every earlier publisher, end its open transaction, and read what was committed.
+
+        Raises PublishingInterruptedError and PublishingRefusedError.
+        """
+        failures: list[KafkaError] = []
+
+        def failed(error: KafkaError | None, _: object) -> None:
+            if error is not None:
+                failures.append(error)
+
+        producer = Producer(
+            {
+                **self.cluster.settings.librdkafka(),
+                "transactional.id": self.transactional_id,
+                "transaction.timeout.ms": round(self.seconds * 1000),
+                "message.max.bytes": _LARGEST,
+                "queue.buffering.max.messages": _QUEUE,
+                "allow.auto.create.topics": "false",
+                # As the Java client does, so that joins with topics of others find keys in the same partitions.
+                "partitioner": "murmur2_random",
+                "linger.ms": 20,
+                "on_delivery": failed,
+                "delivery.report.only.error": True,
+            },
+            logger=_log,
+        )
+        with self.translating("beginning to publish"):
+            producer.init_transactions(self.seconds)
+        # The open transaction of an earlier publisher has ended, so the last stable offset soon reaches the watermark.
+        return Session(self, producer, self._committed(self.cluster.high_watermarks), failures)
+
+    def committed(self) -> dict[bytes, bytes]:
+        """Return the newest record of each key in the progress topic that is committed now, while a publisher may be at
+        work; empty if the topic is missing."""
+        return self._committed(self.cluster.last_stable_offsets)
+
+    def _committed(self, ends_of: Callable[[TopicState], Mapping[int, FoundOffset]]) -> dict[bytes, bytes]:
+        doing = "reading what was published"
+        if self.progress_topic not in self.cluster.topics():
+            return {}
+        state = self.cluster.topic(self.progress_topic)
+        ends = {p: found.offset for p, found in ends_of(state).items()}
+        if set(ends) != set(state.partitions):
+            raise PublishingInterruptedError(self.topic, doing, "not all partitions have a leader")
+        newest: dict[bytes, bytes] = {}
+        waiting = {p for p, end in ends.items() if end > 0}
+        consumer = plain_consumer(self.cluster.settings, _END_WAIT_MS)
+        try:
+            consumer.assign([TopicPartition(self.progress_topic, p, OFFSET_BEGINNING) for p in waiting])
+            deadline = time.monotonic() + self.seconds
+            while waiting:
+                if time.monotonic() > deadline:
+                    reason = f"the end was not reached within {self.seconds:g} s"
+                    raise PublishingInterruptedError(self.topic, doing, reason)
+                for message in consume(consumer, 500, 0.5):
+                    error, key = message.error(), message.key()
+                    if error is None:
+                        if isinstance(key, bytes) and isinstance(value := message.value(), bytes):
+                            newest[key] = value
+                    elif error.code() in REFUSALS:
+                        raise PublishingRefusedError(self.topic, error.str(), needed(error.code(), self.progress_topic))
+                    elif error.code() == KafkaError._PARTITION_EOF and message.offset() >= ends[message.partition()]:
+                        waiting.discard(message.partition())
+        finally:
+            consumer.close()
+        return newest
+
+    @contextmanager
+    def translating(self, doing: str, failures: Sequence[KafkaError] = ()) -> Iterator[None]:
+        """Run a block that uses the client, and raise its errors as errors of the platform; `failures` are errors of
+        single records, which are more specific."""
+        try:
+            yield
+        except KafkaException as e:
+            error = next((each for each in (*failures, e.args[0]) if each.code() in REFUSALS), e.args[0])
+            if error.code() in REFUSALS:
+                rights = {
+                    KafkaError.TOPIC_AUTHORIZATION_FAILED: f"`Write` on topics {self.topic!r} and {self.progress_topic!r}",
+                    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+                        f"`Write` on transactional id {self.transactional_id!r}"
+                    ),
+                }
+                raise PublishingRefusedError(self.topic, error.str(), rights.get(error.code(), "")) from e
+            fenced = error.code() in _FENCED
+            raise PublishingInterruptedError(self.topic, doing, error.str(), fenced=fenced) from e
+
+
+@dataclass(frozen=True)
+class Session:
+    """A producer after `init_transactions`, and the progress that was committed by then. Use it until the first error."""
+
+    target: Target
+    producer: Producer
+    progress: Mapping[bytes, bytes]
+    failures: Sequence[KafkaError] = ()
+
+    def send(self, records: Iterable[Record], progress: Mapping[bytes, bytes]) -> None:
+        """Send the records in order, and the progress after them, in one transaction.
+
+        Raises PublishingInterruptedError if the outcome is unknown or nothing was sent, and PublishingRefusedError.
+        """
+        target, producer = self.target, self.producer
+        with target.translating("a transaction", self.failures):
+            producer.begin_transaction()
+            try:
+                self._produce(records)
+                for key, value in progress.items():
+                    producer.produce(target.progress_topic, value, key)
+                target.before_step("flush")
+                producer.flush(target.seconds)
+                target.before_step("commit")
+                producer.commit_transaction(target.seconds)
+            except BaseException as e:
+                fatal = isinstance(e, KafkaException) and e.args[0].fatal()
+                if not fatal:
+                    # An open transaction would hold up readers until its timeout. A later session ends it in any case.
+                    with suppress(KafkaException):
+                        producer.flush(1)
+                        producer.abort_transaction(min(target.seconds, 10.0))
+                raise
+        target.before_step("next")
+
+    def _produce(self, records: Iterable[Record]) -> None:
+        topic, produce, poll = self.target.topic, self.producer.produce, self.producer.poll
+        for number, (key, value, headers) in enumerate(records):
+            while True:
+                try:
+                    produce(topic, value, key, headers=headers)
+                    break
+                except BufferError:  # the client's queue is full: let it send
+                    poll(0.1)
+            if number == 0:
+                self.target.before_step("first")

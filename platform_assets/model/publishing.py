@@ -1,0 +1,84 @@
+"""The declaration of a published topic: which rows go to which Kafka topic, and in what form. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Literal
+
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.names import checked_topic
+from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import edge_of
+
+PartFormat = Literal["json", "text", "bytes"]
+"""json: an object of the columns; text: one column as UTF-8; bytes: one binary or string column, unchanged."""
+Corrections = Literal["publish", "hold"]
+Decimals = Literal["string", "number"]
+NonFinite = Literal["refuse", "null"]
+
+HEADER: Final = "platform_assets.published"
+"""Header that identifies each published record: table, window, ordinal, kind, source partition, source offset and load,
+separated by spaces."""
+MOST_ROWS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The key or the value of published records. Without `columns`, a JSON object has all columns of the data."""
+
+    format: PartFormat
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.format != "json" and len(self.columns) != 1:
+            raise ConfigurationError(f"format {self.format!r} needs exactly one column: write `columns: [name]`")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishDeclaration:
+    """Publishes the rows of `table` to the Kafka topic `topic`, from the window `start` on.
+
+    `headers` maps header names to columns. `corrections` decides whether differing rows of a window that is loaded or
+    decoded again are published. With `tombstones`, a row that no longer exists is published as a record with the row's
+    key and no value. `decimals` and `non_finite` decide how JSON shows decimals, and numbers such as NaN.
+    """
+
+    topic: str
+    table: TableRef
+    key: Part | None = None
+    value: Part = Part("json")
+    headers: tuple[tuple[str, str], ...] = ()
+    corrections: Corrections = "publish"
+    tombstones: bool = False
+    decimals: Decimals = "string"
+    non_finite: NonFinite = "refuse"
+    start: str | None = None
+    transaction_rows: int = 10_000
+    transaction_timeout: timedelta = timedelta(seconds=60)
+    sensor_interval: timedelta = timedelta(seconds=30)
+
+    def __post_init__(self) -> None:
+        checked_topic(self.topic)
+        if self.topic == self.table.topic:
+            raise ConfigurationError(
+                f"{self.table} cannot be published to topic {self.topic!r}, because the table is loaded from that topic, so "
+                "rows would be published again and again. Name another topic"
+            )
+        if self.table.kind not in ("raw", "decoded"):
+            raise ConfigurationError(f"{self.table} cannot be published: name raw/<topic> or decoded/<topic>")
+        if self.start is not None:
+            edge_of(self.start)
+        if not 1 <= self.transaction_rows <= MOST_ROWS:
+            raise ConfigurationError(f"transaction_rows must be from 1 to {MOST_ROWS:,}, not {self.transaction_rows}")
+        if not timedelta(seconds=10) <= self.transaction_timeout <= timedelta(minutes=15):
+            raise ConfigurationError("transaction_timeout_seconds must be from 10 to 900")
+        if self.tombstones and self.key is None:
+            raise ConfigurationError("tombstones need a key: declare `key`, or leave out `tombstones`")
+        if any(name == HEADER for name, _ in self.headers):
+            raise ConfigurationError(f"the header {HEADER!r} is reserved: choose another name")
+
+    @property
+    def name(self) -> str:
+        """The asset's name, such as `published/orders-clean`."""
+        return f"published/{self.topic}"

@@ -1,0 +1,1 @@
+"""Publishing rows of tables to Kafka topics."""

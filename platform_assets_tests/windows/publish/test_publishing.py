@@ -1,0 +1,189 @@
+"""Rows of decoded and raw tables on a Kafka topic: each once, also after kills, takeovers and reloads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from platform_assets.errors import PublishingInterruptedError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.lake.vacuum import vacuum
+from platform_assets.model.publishing import Part, PublishDeclaration
+from platform_assets.windows.publish import loads
+from platform_assets.windows.publish.publishing import Publisher
+from platform_assets_tests.support.decoded_topic import DecodedTopic, order
+from platform_assets_tests.support.published import consumed, identities, replayed
+from testbed import samples
+from testbed.clients import client_settings
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, TopicMaker
+
+pytestmark = pytest.mark.broker
+
+
+def publisher(broker: Broker, made: DecodedTopic, target: str, **given: Any) -> Publisher:
+    changes = {name: given.pop(name) for name in list(given) if name in PublishDeclaration.__slots__}
+    declared = PublishDeclaration(target, made.declaration.decoded_table, key=Part("text", ("id",)))
+    cluster = Cluster.connect(client_settings(broker.bootstrap))
+    return Publisher(replace(declared, **{"transaction_rows": 10, **changes}), made.ledger, cluster, **given)
+
+
+def orders(tmp_path: Path, *counts: int) -> DecodedTopic:
+    """Return a decoded topic with windows of these numbers of rows; ids count from 0."""
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.partitions = 2
+    starts = [sum(counts[:n]) for n in range(len(counts))]
+    made.load(*[[order(start + n) for n in range(count)] for start, count in zip(starts, counts, strict=True)])
+    made.decode()
+    return made
+
+
+def ids(broker: Broker, target: str) -> list[int]:
+    return sorted(json.loads(m.value)["id"] for m in consumed(broker.bootstrap, target) if m.value is not None)
+
+
+def test_each_row_is_published_once(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    made, target = orders(tmp_path, 25, 3, 0, 4), topic(partitions=3)
+    each = publisher(broker, made, target)
+    assert each.plan().behind == 3
+    done = each.run()
+    assert (done.windows, done.records, done.corrections) == (3, 32, 0)
+    assert done.transactions == 4
+    messages = consumed(broker.bootstrap, target)
+    assert sorted((int(m.key or b""), m.value) for m in messages) == [
+        (n, b'{"id":%d,"amount":"%d.50"}' % (n, n)) for n in range(32)
+    ]
+    assert len(set(identities(messages))) == 32
+    assert each.plan().behind == 0
+    assert each.run().records == 0
+    assert consumed(broker.bootstrap, target) == messages
+
+
+def test_two_publishers_at_once_send_each_row_once(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    made, target = orders(tmp_path, 25), topic()
+    overtaken: list[int] = []
+
+    def overtake(step: str) -> None:
+        if step == "commit" and not overtaken:
+            overtaken.append(publisher(broker, made, target).run().records)
+
+    with pytest.raises(PublishingInterruptedError, match="another publisher has taken over"):
+        publisher(broker, made, target, before_step=overtake).run()
+    assert overtaken == [25]
+    assert ids(broker, target) == list(range(25))
+
+
+@pytest.mark.parametrize("step", ["first", "flush", "commit", "next"])
+def test_a_lost_answer_is_settled_by_the_next_producer(
+    broker: Broker, topic: TopicMaker, tmp_path: Path, step: str
+) -> None:
+    made, target = orders(tmp_path, 25), topic()
+    left = [2]
+
+    def lose(name: str) -> None:
+        if name == step:
+            left[0] -= 1
+            if not left[0]:
+                raise PublishingInterruptedError(target, "a transaction", "the answer was lost")
+
+    publisher(broker, made, target, before_step=lose).run()
+    assert left[0] <= 0
+    assert ids(broker, target) == list(range(25))
+
+
+def reloads(tmp_path: Path) -> tuple[DecodedTopic, Callable[..., None]]:
+    """Return a topic whose raw table has one window, and a function that loads the window again with other values. A
+    value of None leaves out the row."""
+    made = orders(tmp_path, 0, 30)
+    (window,) = made.windows[1:]
+
+    def load(name: str, values: Mapping[int, bytes | None]) -> None:
+        ranges = sorted(window.ranges.items())
+        places = [(p, o) for p, r in ranges for o in range(r.start, r.end)]
+        held = {place: values.get(n, b"%d" % n) for n, place in enumerate(places)}
+        kept = {p: [o for q, o in places if q == p and held[p, o] is not None] for p, _ in ranges}
+        left_out = sum(value is None for value in held.values())
+        samples.loaded(made.root, window, kept, load_id=name, values=held, holes={"compacted": left_out})
+
+    return made, load
+
+
+RAW: dict[str, Any] = {"key": Part("text", ("kafka_offset",)), "value": Part("bytes", ("value",)), "tombstones": True}
+
+
+def test_a_window_loaded_again_publishes_only_what_differs(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    made, load = reloads(tmp_path)
+    target, table = topic(), made.declaration.raw_table
+    load("a", {29: None})
+    each = publisher(broker, made, target, table=table, **RAW)
+    assert each.run().records == 29
+    load("b", {3: b"changed", 7: None})
+    held = publisher(broker, made, target, table=table, **RAW, corrections="hold").run()
+    assert (held.records, held.held) == (0, (made.windows[1].key,))
+    done = each.run()
+    assert (done.records, done.corrections, done.transactions) == (3, 3, 1)
+    changes = consumed(broker.bootstrap, target)[29:]
+    assert [(m.kind, m.key, m.value) for m in changes] == [
+        ("changed", b"3", b"changed"), ("removed", b"7", None), ("added", b"14", b"29"),
+    ]  # fmt: skip
+    load("c", {3: b"changed", 7: None})
+    assert each.run().records == 0
+
+
+def test_a_correction_that_began_is_finished_before_the_next_load(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    made, load = reloads(tmp_path)
+    target, table = topic(), made.declaration.raw_table
+    load("a", {})
+    publisher(broker, made, target, table=table, **RAW).run()
+    load("b", {n: b"b%d" % n for n in range(25)})
+
+    def stop(step: str) -> None:
+        if step == "next":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        publisher(broker, made, target, table=table, **RAW, before_step=stop).run()
+    load("c", {n: b"%d" % n if n % 2 else None for n in range(30)})
+    kept = loads.needed_files(made.ledger, table)
+    assert kept
+    publisher(broker, made, target, table=table, **RAW).run()
+    messages = consumed(broker.bootstrap, target)
+    assert len(set(identities(messages))) == len(messages) == 30 + 25 + 12 + 15
+    assert sorted(v for _, v in replayed(messages).values() if v) == sorted(b"%d" % n for n in range(1, 30, 2))
+    assert not loads.needed_files(made.ledger, table)
+
+
+def test_vacuum_keeps_what_a_correction_is_compared_with(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    made, load = reloads(tmp_path)
+    target, table = topic(), made.declaration.raw_table
+    folder = made.lake.table(table)
+    load("a", {})
+    each = publisher(broker, made, target, table=table, **RAW)
+    each.run()
+    load("b", {3: b"changed"})
+    configured = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+    folder.delta().alter.set_table_properties(configured)
+    needed = loads.needed_files(made.ledger, table)
+    assert needed
+    vacuum(table, folder, keep=lambda: loads.needed_files(made.ledger, table))
+    assert all(folder.has(path) for path in needed)
+    assert each.run().corrections == 1
+    vacuum(table, folder, keep=lambda: loads.needed_files(made.ledger, table))
+    assert not any(folder.has(path) for path in needed)
+
+
+def test_rows_of_a_raw_table_are_published_as_they_are(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    made, target = orders(tmp_path, 12), topic()
+    parts = {"key": Part("bytes", ("key",)), "value": Part("bytes", ("value",)), "table": made.declaration.raw_table}
+    publisher(broker, made, target, **parts, headers=(("offset", "kafka_offset"),)).run()
+    messages = consumed(broker.bootstrap, target)
+    assert sorted((m.value or b"") for m in messages) == sorted(order(n) for n in range(12))
+    assert {m.headers[0] for m in messages} == {("offset", b"%d" % m.position[1]) for m in messages}
