@@ -120,11 +120,15 @@ class History:
             }
 
     def load(self) -> None:
-        """Load a window: one that is new, late, or loaded before, perhaps decoded to other rows."""
+        """Load a window: one that is new, late, or loaded before, perhaps decoded to other rows.
+
+        Changes have one row per key and window. Some windows here have all their rows, so that each column of the order
+        decides somewhere.
+        """
         window = self.random.choice(sorted(self._made))
-        rows = [replace_values(row, self.random) for row in self._made[window] if self.random.random() < 0.9]
+        rows = [replace_values(row, self.random) for row in self._made[window] if self.random.random() < 0.7]
         before = self.windows.get(window)
-        self.windows[window] = self._of_window(rows)
+        self.windows[window] = rows if self.random.random() < 0.3 else self._of_window(rows)
         self.loads.append(ChangesLoad(len(self.loads), window, bool(before)))
 
     def _of_window(self, rows: list[Row]) -> list[Row]:
@@ -165,7 +169,7 @@ class History:
             if self.windows[name]:
                 yield pa.RecordBatch.from_pylist(self.windows[name], CHANGES)
 
-    def run(self, steps: int = 12) -> None:
+    def run(self, steps: int = 14) -> None:
         """Load and fold at random, and fold at the end."""
         for _ in range(steps):
             if self.random.random() < 0.6:

@@ -10,7 +10,7 @@ import pytest
 
 from platform_assets_tests.support.state_histories import history
 
-HISTORIES = 400
+HISTORIES = 250
 
 
 def _run(first: int, count: int) -> int:
