@@ -8,7 +8,7 @@ import pwd
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,12 +36,14 @@ def programs() -> Path | None:
 
 @dataclass
 class Postgres:
-    """One PostgreSQL server. `initdb` refuses to run as root, so root runs it as `nobody`."""
+    """One PostgreSQL server. `initdb` refuses to run as root, so root runs it as `nobody`. `settings` are PostgreSQL's
+    own, which it gets when it starts."""
 
     programs: Path
     folder: Path
     port: int
     password: str = field(repr=False, default_factory=lambda: secrets.token_urlsafe(12))
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -76,6 +78,7 @@ class Postgres:
     def start(self) -> None:
         """Start the server. Return when it answers."""
         options = f"-p {self.port} -c listen_addresses={LOOPBACK} -c unix_socket_directories= -c fsync=off"
+        options += "".join(f" -c {name}={value}" for name, value in self.settings.items())
         self._run(
             "pg_ctl", "-D", str(self._data), "-w", "-t", "120", "-l", str(self.folder / "log"), "-o", options, "start"
         )
@@ -119,8 +122,8 @@ class Postgres:
 
 
 @contextmanager
-def server(root: Path) -> Iterator[Postgres]:
-    """Provide a server that runs until the block ends.
+def server(root: Path, **settings: str) -> Iterator[Postgres]:
+    """Provide a server that runs until the block ends. `settings` are PostgreSQL's own, such as `wal_level`.
 
     `root` must be a folder that anyone can enter, such as a folder in /tmp.
     """
@@ -128,7 +131,7 @@ def server(root: Path) -> Iterator[Postgres]:
     if found is None:
         raise RuntimeError(HOW)
     (port,) = choose_ports(1, "POSTGRES_PORT", remembered=(), environ={})
-    made = Postgres(found, root / "postgres", port)
+    made = Postgres(found, root / "postgres", port, settings=settings)
     made.create()
     try:
         made.start()

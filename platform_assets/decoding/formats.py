@@ -50,6 +50,7 @@ FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
             other_reader="Python's csv",
             its_options=frozenset({"schema", "delimiter", "quote", "escape", "null", "timestamps", "max_bytes"}),
         ),
+        "debezium": Format("debezium"),
         "json": Format(
             "json",
             registry=True,

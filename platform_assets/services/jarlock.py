@@ -10,11 +10,11 @@ from typing import Final, Literal, get_args
 
 from platform_assets.services.errors import ConfigurationError, JarMismatchError
 
-JarSet = Literal["broker", "spark", "s3a", "s3proxy"]
+JarSet = Literal["broker", "spark", "s3a", "s3proxy", "connect"]
 JAR_SETS: Final[tuple[JarSet, ...]] = get_args(JarSet)
 INSTALLED_SETS: Final[tuple[JarSet, ...]] = ("broker", "spark")
 """Sets of jars that every platform needs. The set `s3a` is for a lake in an object store, and `s3proxy` is for tests of
-such a lake."""
+such a lake. The set `connect` is for tests with Debezium's PostgreSQL connector."""
 LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
 
 _HEADER: Final = (

@@ -148,7 +148,7 @@ def lock(*, report: Reporter = print, environ: Mapping[str, str] | None = None, 
             out = Ivy(java, Path(folder), home.jars / "ivy-lock.log").resolve(jar_set, lambda: None, env)
             for path in sorted(out.glob("*/*/*.jar")):
                 organisation, name = path.parts[-3:-1]
-                if jar_set in ("broker", "s3proxy") or name not in provided - REPLACING:
+                if jar_set in ("broker", "s3proxy", "connect") or name not in provided - REPLACING:
                     jars.append(Jar(jar_set, organisation, name, path.stem, sha256_of(path)))
     write_lock(jars, lock_file)
     report(f"lock: {len(jars)} jars written to {lock_file}")

@@ -72,6 +72,13 @@ _SIDES: Final[tuple[dict[str, Any], ...]] = (
         "format": "patterns",
         "patterns": [{"name": "p", "regex": "(?P<a>x+)", "types": {"a": {"type": "TIMESTAMP", "format": "%Y"}}}],
     },
+    {
+        "format": "debezium",
+        "schema": _SCHEMAS[0],
+        "connector": {"decimal.handling.mode": "string"},
+        "milliseconds": ["t"],
+    },
+    {"format": "debezium", "schema": _SCHEMAS[0], "envelope": {"operation": "op", "lsn": "id"}},
     {"format": "text"},
 )
 _EXPECT: Final[tuple[dict[str, Any], ...]] = (

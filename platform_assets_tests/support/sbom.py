@@ -28,7 +28,7 @@ PLACE: Final = "platform-assets:place"
 """Property that shows where a component comes from: "python", the name of a set in jars.lock, "registry", or "pyspark"
 for the jars inside pyspark."""
 WRITTEN_TO: Final = CHECKOUT / "build" / "sbom.cdx.json"
-_TESTS_ALONE: Final = "s3proxy"
+_TESTS_ALONE: Final = frozenset({"s3proxy", "connect"})
 
 
 def components() -> Iterator[Component]:
@@ -40,7 +40,7 @@ def components() -> Iterator[Component]:
         for version in each.versions:
             yield _component(name, version, "python", each.hashes, PackageURL("pypi", name=name, version=version))
     for jar in (*read_lock(), ARCHIVE):
-        if jar.jar_set != _TESTS_ALONE:
+        if jar.jar_set not in _TESTS_ALONE:
             url = PackageURL("maven", jar.organisation, jar.name, jar.version)
             yield _component(jar.name, jar.version, jar.jar_set, {jar.sha256}, url)
     for path in pyspark_jars().glob("*.jar"):

@@ -106,7 +106,9 @@ def _behind(text: str, at: int) -> tuple[int, bool]:
 
 
 Row = dict[str, Any]
-_Read = Callable[[Any, "_Facts"], Any]
+Read = Callable[[Any, "Facts"], Any]
+Scalars = Callable[[pa.DataType], Callable[[Any], Any]]
+"""Function that returns the reader for a type that is not nested."""
 
 _BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([\[{])|([\]}])', re.DOTALL)
 
@@ -114,7 +116,7 @@ _BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([\[{])|([\]}])', re
 _SPACE: Final = " \t\n\r"
 
 
-class _Facts:
+class Facts:
     """Facts about a value that are not in its columns."""
 
     __slots__ = ("lacking",)
@@ -124,7 +126,7 @@ class _Facts:
         """True if the value has fields that the schema lacks."""
 
 
-class _Twice(dict[str, Any]):
+class Twice(dict[str, Any]):
     """An object with a duplicate field."""
 
     name: str
@@ -158,18 +160,10 @@ def columns_of(rows: list[Row | None], fields: pa.Schema) -> list[pa.Array]:
     return [pa.array([None if row is None else row[field.name] for row in rows], field.type) for field in fields]
 
 
-def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | None]:
+def _decode(value: bytes, dialect: Dialect, read: Read) -> tuple[Row, str | None]:
     """Decode a value. Return its row, by column, and its rescued fields as a string. Raises DecodeFault."""
-    text = text_of(value, dialect.max_bytes)
-    _judge_depth(text, dialect.max_depth)
-    try:
-        document = _parse(text)
-    except DecodeFault as fault:
-        fault.detail += _of_a_registry(value)
-        raise
-    if not isinstance(document, dict):
-        raise DecodeFault("wrong_type", "the value is not an object")
-    seen = _Facts()
+    text, document = parsed(value, dialect.max_bytes, dialect.max_depth)
+    seen = Facts()
     try:
         row: Row = read(document, seen)
     except Fault as fault:
@@ -181,6 +175,36 @@ def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | Non
             )
         raise
     return row, rescue(text, dialect.fields) if seen.lacking else None
+
+
+def parsed(value: bytes, max_bytes: int, max_depth: int) -> tuple[str, dict[str, Any]]:
+    """Return the text of a value and the object in it. Raises DecodeFault."""
+    text = text_of(value, max_bytes)
+    _judge_depth(text, max_depth)
+    try:
+        document = _parse(text)
+    except DecodeFault as fault:
+        fault.detail += _of_a_registry(value)
+        raise
+    if not isinstance(document, dict):
+        raise DecodeFault("wrong_type", "the value is not an object")
+    return text, document
+
+
+def text_at(text: str, *path: str) -> str:
+    """Return the text of the field at `path`, which leads through objects from the outermost one. `text` is a JSON
+    object that was already parsed, in which the field exists."""
+    at = len(text) - len(text.lstrip(_SPACE))
+    for wanted in path:
+        at, _ = _opened(text, at)
+        while True:
+            start = _NAME.match(text, at)
+            assert start is not None, "the text is JSON"
+            at = start.end()
+            if json.loads(start[1]) == wanted:
+                break
+            at, _ = _behind(text, int(_SCAN(text, at)[1]))
+    return text[at : _SCAN(text, at)[1]]
 
 
 def _of_a_registry(value: bytes) -> str:
@@ -235,7 +259,7 @@ def _as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) == len(pairs):
         return fields
-    twice = _Twice(fields)
+    twice = Twice(fields)
     names: set[str] = set()
     for name, _ in pairs:
         if name in names:
@@ -252,25 +276,27 @@ _PARSER_OF_LONG: Final = json.JSONDecoder(
 
 
 @lru_cache(maxsize=64)
-def _object_reader(dialect: Dialect) -> _Read:
-    return _reader(pa.struct(list(dialect.fields)), dialect)
+def _object_reader(dialect: Dialect) -> Read:
+    decimals, form = dialect.decimals, dialect.form
+    return reader(pa.struct(list(dialect.fields)), lambda kind: scalar_reader(kind, decimals, form))
 
 
-def _reader(kind: pa.DataType, dialect: Dialect) -> _Read:
+def reader(kind: pa.DataType, scalars: Scalars) -> Read:
+    """Return the reader for a type, at any depth. Readers raise Fault."""
     if pa.types.is_struct(kind):
-        return _struct_reader([kind.field(i) for i in range(kind.num_fields)], dialect)
+        return _struct_reader([kind.field(i) for i in range(kind.num_fields)], scalars)
     if pa.types.is_list(kind):
-        return _list_reader(kind.value_field, dialect)
+        return _list_reader(kind.value_field, scalars)
     if pa.types.is_map(kind):
-        return _map_reader(kind.item_field, dialect)
-    read = scalar_reader(kind, dialect.decimals, dialect.form)
+        return _map_reader(kind.item_field, scalars)
+    read = scalars(kind)
     return lambda value, _: read(value)
 
 
-def _list_reader(element: pa.Field, dialect: Dialect) -> _Read:
-    read_element, nullable = _reader(element.type, dialect), element.nullable
+def _list_reader(element: pa.Field, scalars: Scalars) -> Read:
+    read_element, nullable = reader(element.type, scalars), element.nullable
 
-    def read(value: Any, seen: _Facts) -> list[Any]:
+    def read(value: Any, seen: Facts) -> list[Any]:
         if type(value) is not list:
             raise _no(value, "an array")
         elements = []
@@ -287,14 +313,14 @@ def _list_reader(element: pa.Field, dialect: Dialect) -> _Read:
     return read
 
 
-def _map_reader(value_field: pa.Field, dialect: Dialect) -> _Read:
-    read_value, nullable = _reader(value_field.type, dialect), value_field.nullable
+def _map_reader(value_field: pa.Field, scalars: Scalars) -> Read:
+    read_value, nullable = reader(value_field.type, scalars), value_field.nullable
     read_key = scalar_reader(pa.string(), None, "strict")
 
-    def read(value: Any, seen: _Facts) -> list[tuple[str, Any]]:
+    def read(value: Any, seen: Facts) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
             raise _no(value, "an object")
-        if type(value) is _Twice:
+        if type(value) is Twice:
             raise Fault("malformed", "the field occurs twice", value.name)
         entries = []
         for name, each in value.items():
@@ -310,13 +336,13 @@ def _map_reader(value_field: pa.Field, dialect: Dialect) -> _Read:
     return read
 
 
-def _struct_reader(fields: list[pa.Field], dialect: Dialect) -> _Read:
-    columns = [(field.name, field.nullable, _reader(field.type, dialect)) for field in fields]
+def _struct_reader(fields: list[pa.Field], scalars: Scalars) -> Read:
+    columns = [(field.name, field.nullable, reader(field.type, scalars)) for field in fields]
 
-    def read(value: Any, seen: _Facts) -> Row:
+    def read(value: Any, seen: Facts) -> Row:
         if not isinstance(value, dict):
             raise _no(value, "an object")
-        if type(value) is _Twice:
+        if type(value) is Twice:
             raise Fault("malformed", "the field occurs twice", value.name)
         row: Row = {}
         there = len(columns)

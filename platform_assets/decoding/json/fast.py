@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -181,7 +181,6 @@ _FORMS: Final[Mapping[str, int]] = MappingProxyType(
     {"iso8601": STRICT, "iso8601_or_utc": OR_UTC, "iso8601_lenient": LENIENT}
 )
 _SOME_EXTRAS: Final = 1_024
-_NONE: Final = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +193,7 @@ class DecodedBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spans:
+class Spans:
     """Values `data[starts[i]:ends[i]]`; a value is null if its start is NULL. A few bytes of `data` past the last value
     must be readable."""
 
@@ -206,18 +205,18 @@ class _Spans:
 def find(values: pa.BinaryArray, dialect: Dialect) -> DecodedBlock:
     """Decode the clearly correct values of a block."""
     program = program_of(dialect)
-    spans = _spans(values, program.padding)
+    spans = spans_of(values, program.padding)
     undecided = np.zeros(len(values), np.uint8)
     undecided[spans.ends - spans.starts > dialect.max_bytes] = 1
     if not is_ascii(spans.data, 0, spans.data.size - program.padding):
         mark_invalid_utf8(spans.data, spans.starts, spans.ends - spans.starts, undecided)
-    block = _Block(program, spans, dialect, undecided, extras=True)
+    block = Block(program, spans, dialect, undecided, extras=True)
     columns = block.columns()
-    rescued = _rescued(block.spans.data, block.extras, block.extra_count, undecided)
+    rescued = rescued_of(block.spans.data, block.extras, block.extra_count, undecided)
     return DecodedBlock(columns, rescued, undecided.view(np.bool_))
 
 
-def _spans(values: pa.BinaryArray, padding: int) -> _Spans:
+def spans_of(values: pa.BinaryArray, padding: int) -> Spans:
     """Return the values of a block, copied one after another and followed by padding, because reading past the end of
     an Arrow buffer is not allowed."""
     _, offset_buffer, data_buffer = values.buffers()
@@ -232,20 +231,29 @@ def _spans(values: pa.BinaryArray, padding: int) -> _Spans:
     if values.null_count:
         starts = np.where(values.is_null().to_numpy(zero_copy_only=False), np.int32(NULL), starts)
         ends = np.where(starts == NULL, np.int32(NULL), ends)
-    return _Spans(data, starts, ends)
+    return Spans(data, starts, ends)
 
 
-class _Block:
+class Block:
     """One pass over objects, or over bare values, and the resulting columns.
 
-    `undecided` is set to 1 for each undecided row.
+    `undecided` is set to 1 for each undecided row. If `extras` is true, fields that the schema lacks are kept in
+    `extras`; if false, rows with such fields are undecided; if it is "ignored", such fields are ignored.
     """
 
-    def __init__(self, program: Program, spans: _Spans, dialect: Dialect, undecided: Bytes, *, extras: bool) -> None:
+    def __init__(
+        self,
+        program: Program,
+        spans: Spans,
+        dialect: Dialect,
+        undecided: Bytes,
+        *,
+        extras: bool | Literal["ignored"],
+    ) -> None:
         self.program, self.dialect, self.undecided = program, dialect, undecided
         self.rows = rows = spans.starts.size
         if undecided.any():  # these rows need no further work
-            spans = _Spans(spans.data, np.where(undecided, np.int32(NULL), spans.starts), spans.ends)
+            spans = Spans(spans.data, np.where(undecided, np.int32(NULL), spans.starts), spans.ends)
         self.spans = spans
         fields, (wholes, reals, placed) = len(program.fields), program.columns
         self.wholes = np.empty(wholes * rows, np.int64)
@@ -253,10 +261,11 @@ class _Block:
         self.places, self.sizes = np.empty(placed * rows, np.int32), np.empty(placed * rows, np.int32)
         self.states = np.empty(fields * rows, np.uint8)
         self.tallies = np.empty(2 * fields, np.int32)
-        self.extras = np.empty(EXTRA_SIZE * (rows + _SOME_EXTRAS), np.int32) if extras else _NONE
+        room = 0 if not extras else 1 if extras == "ignored" else rows + _SOME_EXTRAS
+        self.extras = np.empty(EXTRA_SIZE * room, np.int32)
         self.stack = np.empty(dialect.max_depth, np.uint8)
         self.extra_count = self._find()
-        if self.extra_count * EXTRA_SIZE > self.extras.size:
+        if extras is True and self.extra_count > room:
             self.extras = np.empty(EXTRA_SIZE * self.extra_count, np.int32)
             self._find()
 
@@ -293,6 +302,14 @@ class _Block:
                 self.stack,
             )
         )
+
+    def spans_of(self, name: str) -> tuple[Ints, Ints]:
+        """Return the starts and the ends of a field that is an object or a text. Both are NULL in rows without it, and
+        in undecided rows."""
+        field = [each.name for each in self.program.fields].index(name)
+        starts, sizes = self._column(self.places, field), self._column(self.sizes, field)
+        starts = np.where(self.undecided, np.int32(NULL), starts)
+        return starts, np.where(starts == NULL, np.int32(NULL), starts + sizes)
 
     def columns(self) -> list[Any]:
         """Return the columns. Nested columns are built first, because building them can mark more rows as undecided.
@@ -393,8 +410,8 @@ class _Block:
     def _struct(self, field: int) -> Any:
         places, sizes = self._column(self.places, field), self._column(self.sizes, field)
         ends = np.where(places == NULL, np.int32(NULL), places + sizes)
-        inner = _Block(
-            self.program.inner[field], _Spans(self.spans.data, places, ends), self.dialect, self.undecided, extras=False
+        inner = Block(
+            self.program.inner[field], Spans(self.spans.data, places, ends), self.dialect, self.undecided, extras=False
         )
         children = inner.columns()
         nulls, validity = self._validity(field)
@@ -411,8 +428,8 @@ class _Block:
             starts, ends = np.empty(count, np.int32), np.empty(count, np.int32)
             split_lists(self.spans.data, places, sizes, levels, self.stack, offsets, starts, ends)
         undecided = np.zeros(count, np.uint8)
-        spans = _Spans(self.spans.data, starts[:count], ends[:count])
-        inner = _Block(self.program.inner[field], spans, self.dialect, undecided, extras=False)
+        spans = Spans(self.spans.data, starts[:count], ends[:count])
+        inner = Block(self.program.inner[field], spans, self.dialect, undecided, extras=False)
         [elements] = inner.columns()
         bad = np.flatnonzero(undecided)
         if bad.size:
@@ -433,8 +450,8 @@ class _Block:
         undecided = np.zeros(count, np.uint8)
         children = []
         for program, (starts, ends) in ((self.program.keys[field], spans[:2]), (self.program.inner[field], spans[2:])):
-            inside = _Spans(self.spans.data, starts[:count], ends[:count])
-            children += _Block(program, inside, self.dialect, undecided, extras=False).columns()
+            inside = Spans(self.spans.data, starts[:count], ends[:count])
+            children += Block(program, inside, self.dialect, undecided, extras=False).columns()
         keys, values = children
         bad = np.concatenate([np.flatnonzero(undecided), repeated_keys(keys, offsets)])
         if bad.size:
@@ -454,7 +471,7 @@ def _texts(data: Bytes, places: Ints, sizes: Ints, nulls: int = 0, validity: Any
     return pa.Array.from_buffers(pa.string(), places.size, buffers, nulls)
 
 
-def _rescued(data: Bytes, extras: Ints, count: int, undecided: Bytes) -> Any:
+def rescued_of(data: Bytes, extras: Ints, count: int, undecided: Bytes) -> Any:
     rows = undecided.size
     if not count:
         return pa.nulls(rows, pa.string())

@@ -1,0 +1,206 @@
+"""Declaration of a Debezium decoder: the columns of the row, the columns for facts about the change, and the settings
+of the connector that determine how it writes values. docs/debezium.md describes them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from platform_assets.decoding.json.dialect import DEFAULT_DEPTH, MOST_DEPTH
+from platform_assets.decoding.options import MOST_BYTES, Options
+from platform_assets.decoding.schema import checked, schema_of_ddl, type_name
+from platform_assets.errors import ConfigurationError
+from platform_assets.model import debezium
+from platform_assets.model.decoding import FormatSpec
+
+DECIMALS: Final = "decimal.handling.mode"
+TIMES: Final = "time.precision.mode"
+BYTES: Final = "binary.handling.mode"
+PLACEHOLDER: Final = "unavailable.value.placeholder"
+_MODES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        DECIMALS: ("precise", "string", "double"),
+        TIMES: (
+            "adaptive",
+            "adaptive_time_microseconds",
+            "connect",
+            "isostring",
+            "microseconds",
+            "nanoseconds",
+        ),
+        BYTES: ("bytes", "base64", "base64-url-safe", "hex"),
+    }
+)
+"""Settings of the connector and their values, the connector's default first."""
+_UNAVAILABLE: Final = "__debezium_unavailable_value"
+_WITH_PLACEHOLDER: Final = (pa.string(), pa.binary(), pa.int32(), pa.int64())
+"""Types of elements of arrays for which the connector has a placeholder."""
+_EXACT_DIGITS: Final = 15
+"""Number of decimal digits that survive a conversion to a double and back."""
+NANOS_PER_UNIT: Final = MappingProxyType({"connect": 1_000_000, "nanoseconds": 1})
+MILLISECOND: Final = 1_000_000
+MICROSECOND: Final = 1_000
+FACTS: Final = pa.schema(
+    [
+        pa.field(debezium.DEFAULT_NAMES[fact], kind, fact != debezium.OPERATION, {"comment": comment})
+        for fact, kind, comment in (
+            (
+                debezium.OPERATION,
+                pa.string(),
+                "c created, r read by a snapshot, u updated, d deleted, t table truncated",
+            ),
+            (debezium.LSN, pa.int64(), "position of the change in the database's log"),
+            (debezium.SEQUENCE, pa.string(), "JSON list of the positions of the last commit and of the change"),
+            (debezium.TX_ID, pa.int64(), "id of the database's transaction"),
+            (debezium.TIMESTAMP, pa.timestamp("us", tz="UTC"), "time of the change in the database"),
+            (debezium.SNAPSHOT, pa.string(), "false for a streamed change, or the place in a snapshot"),
+        )
+    ]
+)
+"""The columns of facts about a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Declaration of a topic's change events.
+
+    `row` has the columns of the table in the database. They may be required, but only for creates, reads and updates.
+    `facts` has the columns of facts about the change, under their declared names, in the order of `FACTS`.
+    `milliseconds` names the timestamp columns that the connector writes in milliseconds.
+    """
+
+    row: pa.Schema
+    facts: pa.Schema
+    decimals: str = "precise"
+    times: str = "adaptive"
+    binary: str = "bytes"
+    placeholder: str = _UNAVAILABLE
+    milliseconds: frozenset[str] = frozenset()
+    max_depth: int = DEFAULT_DEPTH
+    max_bytes: int = MOST_BYTES
+
+    @property
+    def columns(self) -> pa.Schema:
+        """All columns of the decoder. Columns of the row can be null, because a truncate has no row."""
+        return pa.schema([*(field.with_nullable(True) for field in self.row), *self.facts])
+
+    def unit(self, column: str) -> int:
+        """Return the number of nanoseconds in the unit in which the connector writes timestamps of a column."""
+        if column in self.milliseconds:
+            return MILLISECOND
+        return NANOS_PER_UNIT.get(self.times, MICROSECOND)
+
+    def placeholders(self) -> tuple[str, ...]:
+        """Return the texts that stand for a TOASTed value that was not sent: the placeholder, and its bytes as base64,
+        as base64 for URLs, in hex, as a UUID, and as a list of numbers."""
+        content = self.placeholder.encode()
+        encoded = base64.b64encode(content).decode()
+        named = str(UUID(bytes=hashlib.md5(content, usedforsecurity=False).digest(), version=3))
+        numbers = ",".join(str(each) for each in content)
+        return self.placeholder, encoded, encoded.translate(str.maketrans("+/", "-_")), content.hex(), named, numbers
+
+    def may_be_unsent(self, kind: pa.DataType) -> bool:
+        """Return True if the connector may write null for a TOASTed value that was not sent. It has no placeholder for
+        arrays of these types."""
+        return bool(pa.types.is_list(kind)) and not any(each in _WITH_PLACEHOLDER for each in leaves(kind.value_type))
+
+
+def declared(spec: FormatSpec) -> Declared:
+    """Return what the options of the format `debezium` declare. Raises ConfigurationError, which names the option."""
+    known = ("schema", "connector", debezium.ENVELOPE, "milliseconds", "max_depth", "max_bytes")
+    options = Options(spec, known)
+    if "schema" not in spec.options:
+        raise ConfigurationError(
+            "format 'debezium' needs the option `schema` (Spark DDL), which declares the table's columns"
+        )
+    row = schema_of_ddl(spec.options["schema"])
+    settings = _settings(options, spec.options.get("connector", {}))
+    facts = _facts(options, spec.options.get(debezium.ENVELOPE, {}))
+    checked(pa.schema([*row, *facts]), f"schema and {debezium.ENVELOPE}")
+    depth = spec.options.get("max_depth", DEFAULT_DEPTH)
+    if type(depth) is not int or not 1 <= depth <= MOST_DEPTH:
+        raise options.wrong("max_depth", f"a number of levels from 1 to {MOST_DEPTH}")
+    for field in row:
+        _check_decimals(field, settings[DECIMALS])
+    return Declared(
+        row,
+        facts,
+        settings[DECIMALS],
+        settings[TIMES],
+        settings[BYTES],
+        settings[PLACEHOLDER],
+        _milliseconds(options, spec.options.get("milliseconds", []), row, settings[TIMES]),
+        depth,
+        options.max_bytes(),
+    )
+
+
+def _settings(options: Options, given: Any) -> dict[str, str]:
+    found = {**{name: modes[0] for name, modes in _MODES.items()}, PLACEHOLDER: _UNAVAILABLE}
+    if not isinstance(given, Mapping):
+        raise options.wrong("connector", f"a mapping of the connector's settings, such as {{{DECIMALS}: string}}")
+    for name, value in given.items():
+        if name not in found:
+            raise ConfigurationError(
+                f"connector: {name!r} does not matter to the decoder; the settings that do are: {', '.join(found)}. "
+                "Leave it out"
+            )
+        if name in _MODES and value not in _MODES[name]:
+            raise ConfigurationError(f"connector: {name} is {value!r}; it must be one of: {', '.join(_MODES[name])}")
+        if not isinstance(value, str) or not value:
+            raise ConfigurationError(f"connector: {name} is {value!r}; it must be a non-empty string")
+        found[name] = value
+    return found
+
+
+def _facts(options: Options, given: Any) -> pa.Schema:
+    names = debezium.DEFAULT_NAMES
+    is_mapping = isinstance(given, Mapping) and all(
+        name in names and isinstance(column, str) and column for name, column in given.items()
+    )
+    if not is_mapping:
+        raise options.wrong(debezium.ENVELOPE, f"a mapping of {', '.join(names)} to other names of columns")
+    return pa.schema([FACTS.field(column).with_name(given.get(fact, column)) for fact, column in names.items()])
+
+
+def _milliseconds(options: Options, given: Any, row: pa.Schema, times: str) -> frozenset[str]:
+    if not isinstance(given, list | tuple) or any(not isinstance(each, str) for each in given):
+        raise options.wrong("milliseconds", "a list of columns, such as [placed]")
+    for name in given:
+        if name not in row.names or not any(map(pa.types.is_timestamp, leaves(row.field(name).type))):
+            raise ConfigurationError(f"milliseconds: {name!r} is not a TIMESTAMP column of `schema`: leave it out")
+        if not times.startswith("adaptive"):
+            raise ConfigurationError(
+                f"milliseconds: with {TIMES}: {times}, all columns have the same unit: leave this option out"
+            )
+    return frozenset(given)
+
+
+def leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield the types in a type that are not nested."""
+    if pa.types.is_struct(kind):
+        for index in range(kind.num_fields):
+            yield from leaves(kind.field(index).type)
+    elif pa.types.is_list(kind):
+        yield from leaves(kind.value_type)
+    elif pa.types.is_map(kind):
+        yield from leaves(kind.item_type)
+    else:
+        yield kind
+
+
+def _check_decimals(field: pa.Field, mode: str) -> None:
+    for kind in leaves(field.type):
+        if pa.types.is_decimal(kind) and mode == "double" and kind.precision > _EXACT_DIGITS:
+            raise ConfigurationError(
+                f"schema: column {field.name!r} is {type_name(kind)}, but with {DECIMALS}: double the connector writes doubles, "
+                f"which have {_EXACT_DIGITS} exact digits: set `{DECIMALS}` to `string` in the connector and here, or declare "
+                "DOUBLE"
+            )

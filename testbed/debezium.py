@@ -1,0 +1,136 @@
+"""Debezium's PostgreSQL connector for tests: one Kafka Connect worker on loopback, which runs one connector."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import make_url
+
+from platform_assets.services import jars
+from platform_assets.services.home import Home
+from platform_assets.services.inherited import SYSTEM, inherited
+from platform_assets.services.java import UNICODE_PATHS, find_java
+from platform_assets.services.ports import LOOPBACK, choose_ports
+from testbed.loads import wait_until
+
+PREFIX: Final = "db"
+"""Start of the names of the connector's topics: the table `public.orders` has the topic `db.public.orders`."""
+_WORKER: Final = "org.apache.kafka.connect.cli.ConnectStandalone"
+_STREAMING: Final = "Starting streaming"
+"""Text in the log of a connector whose snapshot is complete."""
+
+
+@dataclass
+class Connector:
+    """A worker with its connector. `settings` are the connector's own. The worker's offsets, and so its position in
+    PostgreSQL's log, are in `folder`, and a second start continues there."""
+
+    home: Home
+    folder: Path
+    bootstrap: str
+    database: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    converter: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        """The worker's log."""
+        return self.folder / "connect.log"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the worker while it is running."""
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        """Start the worker. Return when the connector has completed its snapshot and streams changes."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (port,) = choose_ports(1, "CONNECT_PORT", remembered=(), environ={})
+        files = [self._file("worker.properties", self._worker(port)), self._file("connector.properties", self._own())]
+        seen = self._streams()
+        class_path = os.pathsep.join(map(str, jars.class_path(self.home, "connect")))
+        command = [
+            str(find_java(os.environ).executable), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", class_path, _WORKER,
+            *map(str, files),
+        ]  # fmt: skip
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
+                env={**inherited(os.environ, SYSTEM), **UNICODE_PATHS},
+            )  # fmt: skip
+        wait_until("the connector streams changes", lambda: self._streams() > seen, 240)
+
+    def end(self, *, kill: bool = False) -> None:
+        """End the worker. With `kill`, no handler runs, as after a failure of the machine."""
+        if self.process is not None:
+            (self.process.kill if kill else self.process.terminate)()
+            self.process.wait(60)
+            self.process = None
+
+    def _streams(self) -> int:
+        assert self.process is None or self.process.poll() is None, f"the worker ended: see {self.log}"
+        return self.log.read_text(errors="replace").count(_STREAMING) if self.log.exists() else 0
+
+    def _worker(self, port: int) -> dict[str, str]:
+        converter = {"": "org.apache.kafka.connect.json.JsonConverter", ".schemas.enable": "false", **self.converter}
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "offset.storage.file.filename": str(self.folder / "offsets"),
+            "offset.flush.interval.ms": "500",
+            "listeners": f"http://{LOOPBACK}:{port}",
+            "plugin.discovery": "only_scan",
+            **{f"{side}.converter{name}": value for side in ("key", "value") for name, value in converter.items()},
+        }
+
+    def _own(self) -> dict[str, str]:
+        url = make_url(self.database)
+        return {
+            "name": "tests",
+            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+            "tasks.max": "1",
+            "database.hostname": str(url.host),
+            "database.port": str(url.port),
+            "database.user": str(url.username),
+            "database.password": str(url.password),
+            "database.dbname": str(url.database),
+            "topic.prefix": PREFIX,
+            "plugin.name": "pgoutput",
+            "skipped.operations": "none",
+            "topic.creation.default.replication.factor": "1",
+            "topic.creation.default.partitions": "1",
+            **self.settings,
+        }
+
+    def _file(self, name: str, content: Mapping[str, str]) -> Path:
+        path = self.folder / name
+        path.touch(mode=0o600)
+        path.write_text("".join(f"{key}={value}\n" for key, value in content.items()))
+        return path
+
+
+@contextmanager
+def connector(
+    home: Home,
+    folder: Path,
+    bootstrap: str,
+    database: str,
+    settings: Mapping[str, str] | None = None,
+    converter: Mapping[str, str] | None = None,
+) -> Iterator[Connector]:
+    """Run a connector for `database`, whose address includes the password, until the block ends. The jars are fetched
+    if `home` lacks them."""
+    jars.install(home, ["connect"], report=lambda _: None)
+    made = Connector(home, folder, bootstrap, database, settings or {}, converter or {})
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
