@@ -14,6 +14,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model import names
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.model.state import StateDeclaration
 from platform_assets.model.tables import KINDS, RESERVED_KINDS, TableRef
 from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 from platform_assets.orchestration.names import table_key
@@ -21,7 +22,11 @@ from platform_assets.windows.erase.erasing import WindowEraser
 from testbed.samples import START
 
 RAW = TopicDeclaration("orders", "0 * * * *", START)
-DECODED = replace(RAW, decode=DecodeDeclaration(FormatSpec("json", {"schema": "id BIGINT"})))
+DECODED = replace(
+    RAW,
+    decode=DecodeDeclaration(FormatSpec("json", {"schema": "id BIGINT"})),
+    state=StateDeclaration(("id",), deletes="none"),
+)
 
 
 def test_erasing_removes_records_from_every_kind(tmp_path: Path) -> None:
@@ -32,7 +37,7 @@ def test_erasing_removes_records_from_every_kind(tmp_path: Path) -> None:
         assert tables[0].kind == "raw"
 
 
-def test_a_decoded_topic_has_every_kind() -> None:
+def test_a_topic_with_a_state_has_every_kind() -> None:
     """Events that Dagster lacks, recorded runs and the tables that commands handle are all derived from
     `TopicDeclaration.tables`."""
     assert [table.kind for table in RAW.tables] == ["raw"]

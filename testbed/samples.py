@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +28,17 @@ HOUR = timedelta(hours=1)
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 Offsets = Mapping[int, Iterable[int]]
-Values = Mapping[tuple[int, int], bytes | None]
-"""Values of records, by partition and offset."""
+
+
+class Keyed(NamedTuple):
+    """The key and the value of a record."""
+
+    key: bytes | None
+    value: bytes | None
+
+
+Values = Mapping[tuple[int, int], bytes | Keyed | None]
+"""Values of records, by partition and offset, with their keys if they have any."""
 
 
 def edge(number: float) -> datetime:
@@ -118,14 +127,20 @@ def rows(key: str, offsets: Offsets, topic_id: str = TOPIC_ID, values: Values | 
             "kafka_offset": pa.array([o for _, o in pairs], pa.int64()),
             "kafka_timestamp": pa.array([edge_of(key)] * len(pairs), pa.timestamp("us", "UTC")),
             "kafka_timestamp_type": pa.array([0] * len(pairs), pa.int32()),
-            "key": pa.array([None] * len(pairs), pa.binary()),
-            "value": pa.array([f"{p}/{o}".encode() if values is None else values[p, o] for p, o in pairs], pa.binary()),
+            "key": pa.array([_sides(values, p, o)[0] for p, o in pairs], pa.binary()),
+            "value": pa.array([_sides(values, p, o)[1] for p, o in pairs], pa.binary()),
             "headers": pa.array(
                 [None] * len(pairs), pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
             ),
             "window": pa.array([key] * len(pairs), pa.string()),
         }
     )
+
+
+def _sides(values: Values | None, partition: int, offset: int) -> Keyed:
+    """Return the key and the value of a record."""
+    found = f"{partition}/{offset}".encode() if values is None else values[partition, offset]
+    return found if isinstance(found, Keyed) else Keyed(None, found)
 
 
 def append(lake_root: Path, topic: str, table: pa.Table) -> None:

@@ -41,6 +41,9 @@ def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
     and Spark only if the ledger and the table are not enough for a proof, or with --deep. Proofs are written to the
     ledger and stay valid until the window's files change.
 
+    For changes/<topic>, the command proves that each decoded row is a change, superseded or refused; with --deep, it
+    also makes the changes again and compares them.
+
     For decoded/<topic> or dead_letters/<topic>, the command proves that each raw row is in exactly one of these two
     tables. It uses receipts and files or, with --deep, reads both tables and decodes the raw rows again. The tables are
     not changed.
@@ -78,6 +81,9 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
     environment = Environment.of_process()
     ledger, instance = environment.ledger(), environment.instance()
     declaration, target = table_held(table, ledger)
+    if target.kind == "changes":
+        with progress(console(stderr=True)) as on_progress:
+            return _exit_code(_of_changes(declaration, environment, span or Span(), on_progress, deep=deep), as_json)
     if target.kind != "raw":
         with progress(console(stderr=True)) as on_progress:
             return _exit_code(
@@ -131,6 +137,31 @@ def _of_decoded(
         return dagster_records.windows_in_flight(instance, table_key(declaration.decoded_table), keys)
 
     return DecodedAudit(declaration, ledger, decoder, in_flight, span, progress=on_progress)
+
+
+def _of_changes(
+    declaration: TopicDeclaration,
+    environment: Environment,
+    span: Span,
+    on_progress: Callable[[str], None],
+    *,
+    deep: bool,
+) -> Audit:
+    """Return the audit of a topic's table of changes."""
+    from datetime import UTC, datetime
+
+    from platform_assets.checks import changes
+    from platform_assets.orchestration import dagster_records
+    from platform_assets.orchestration.names import table_key
+
+    instance, asset = environment.instance(), table_key(declaration.changes_table)
+
+    def in_flight(keys: list[str]) -> frozenset[str]:
+        return frozenset() if instance is None else dagster_records.windows_in_flight(instance, asset, keys)
+
+    return changes.audit(
+        declaration, environment.ledger(), datetime.now(UTC), in_flight, span, deep=deep, progress=on_progress
+    )
 
 
 def _exit_code(found: Audit, as_json: bool) -> int:

@@ -68,11 +68,12 @@ def _named(names: Sequence[str], declaration: TopicDeclaration, target: TableRef
             continue
         keys = [window.key for window in find(ByKeys((name,)), declaration.topic, ledger).windows]
         if target.kind != "raw":
-            # Windows that are not in the raw table cannot be decoded.
-            loaded = _in_table(declaration.raw_table, ledger)
+            # Windows that are not in the source table cannot be decoded, or have no changes.
+            source = declaration.decoded_table if target.kind == "changes" else declaration.raw_table
+            loaded = _in_table(source, ledger)
             keys = [key for key in keys if key in loaded]
             if not keys:
-                reason = f"{declaration.raw_table} has no loaded window in this range, so there is nothing to decode"
+                reason = f"{source} has no loaded window in this range, so there is nothing to make {target} from"
                 raise UnknownWindowError(declaration.topic, name, reason)
         found += keys
     return list(dict.fromkeys(found))
@@ -92,6 +93,10 @@ def _option(
             f"{option} applies only to decoded tables, but {target} is not one: use decoded/{declaration.topic}"
             + ("" if declaration.decode else f", after adding `decode:` to the YAML of topic {declaration.topic!r}")
         )
+    if option == "--stale" and target.kind == "changes":
+        from platform_assets.windows.change.changing import stale_windows as outdated
+
+        return outdated(ledger, declaration)
     if option == "--stale":
         from platform_assets.orchestration.decoded_status import stale_windows
 
@@ -123,7 +128,8 @@ def _failed(
         return failed_windows(declaration, declaration.raw_table, ledger, instance)
     # Windows that are not in the raw table cannot be decoded.
     loaded = _in_table(declaration.raw_table, ledger)
-    return loaded.intersection(failed_windows(declaration, declaration.decoded_table, ledger, instance))
+    of = declaration.changes_table if target.kind == "changes" else declaration.decoded_table
+    return loaded.intersection(failed_windows(declaration, of, ledger, instance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +153,9 @@ class PlannedLoad:
 def plan_of(keys: Sequence[str], declaration: TopicDeclaration, target: TableRef, ledger: Ledger) -> list[PlannedLoad]:
     """Return what the tables now have for each of the windows to load."""
     is_raw = target.kind == "raw"
-    rows = ledger.receipts(declaration.raw_table if is_raw else declaration.decoded_table, keys)
-    letters = {} if is_raw else ledger.receipts(declaration.dead_letter_table, keys)
+    only_rows = is_raw or target.kind == "changes"
+    rows = ledger.receipts(target if only_rows else declaration.decoded_table, keys)
+    letters = {} if only_rows else ledger.receipts(declaration.dead_letter_table, keys)
     return [
         PlannedLoad(key, rows[key].rows if key in rows else None, letters[key].rows if key in letters else None)
         for key in keys

@@ -33,7 +33,7 @@ JSON_VERSION = 1
     "--failed", is_flag=True, help="Load all windows that are missing because the last Dagster run for them failed."
 )
 @options.dry_run("Only list the windows, with the number of rows that the table currently has for each.")
-@options.as_json("Print JSON: version, table, dry_run, plan, windows, decoded, checks, reported.")
+@options.as_json("Print JSON: version, table, dry_run, plan, windows, decoded, changes, checks, reported.")
 def load(
     table: str,
     windows: tuple[str, ...],
@@ -46,11 +46,11 @@ def load(
     """Load each WINDOW of TABLE now, as a Dagster run would, and evaluate the table's checks.
 
     TABLE is raw/<topic>, or just the topic's name; windows are also decoded if the topic declares `decode:`. With
-    decoded/<topic> or dead_letters/<topic>, windows in the raw table are only decoded. WINDOW is a window's key, such
-    as 2026-01-31-14:00, or A..B for all windows from A to B, both inclusive; A.. and ..B are also possible. Exactly
-    these windows are loaded, even if an earlier schedule sealed them. A window that is already loaded is proved equal,
-    repaired (`healed`), or refused. If DAGSTER_HOME has an instance, each load is reported to Dagster; no run is
-    started.
+    decoded/<topic> or dead_letters/<topic>, windows in the raw table are only decoded. With changes/<topic>, only the
+    changes of decoded windows are made. WINDOW is a window's key, such as 2026-01-31-14:00, or A..B for all windows
+    from A to B, both inclusive; A.. and ..B are also possible. Exactly these windows are loaded, even if an earlier
+    schedule sealed them. A window that is already loaded is proved equal, repaired (`healed`), or refused. If
+    DAGSTER_HOME has an instance, each load is reported to Dagster; no run is started.
 
     Instead of WINDOW, options can choose the windows, which are then loaded oldest first. If you give both, the options
     choose only among the given windows. Several options choose the windows that match all of these options. --stale and
@@ -73,7 +73,7 @@ def load(
     keys = chosen_windows(choice, declaration, target, environment)
     plan = plan_of(keys, declaration, target, environment.ledger()) if dry_run else []
     if not as_json and (dry_run or choice.has_options):
-        verb = "load" if target.kind == "raw" else "decode again" if stale or dead_letters else "decode"
+        verb = "load" if target.kind in ("raw", "changes") else "decode again" if stale or dead_letters else "decode"
         echo(f"{target}: {counted(len(keys), 'window')} to {verb}")
     if dry_run and not as_json:
         for planned in plan:
@@ -92,7 +92,8 @@ def _load(
     from platform_assets.cli.loads import load_windows
 
     kinds = ["raw"] if target.kind == "raw" else []
-    kinds += ["decoded"] if target.kind != "raw" or declaration.decode else []
+    kinds += ["decoded"] if target.kind in ("decoded", "dead_letters") or (kinds and declaration.decode) else []
+    kinds += ["changes"] if declaration.state else []
     with bars(kinds, len(keys), as_json=as_json) as shown:
         done = load_windows(declaration, target, keys, environment, as_json=as_json, shown=shown)
     return done.fields, done.exit_code

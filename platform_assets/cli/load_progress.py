@@ -15,7 +15,7 @@ from platform_assets.terminal import echo
 if TYPE_CHECKING:
     from rich.console import Console
 
-_DOING: Final = {"raw": "loading", "decoded": "decoding"}
+_DOING: Final = {"raw": "loading", "decoded": "decoding", "changes": "changes"}
 
 
 class Show(Protocol):
@@ -27,7 +27,7 @@ class Show(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Display of a load's progress: `advance` moves the bar for one kind of table (raw or decoded) forward by one
+    """Display of a load's progress: `advance` moves the bar for one kind of table (raw, decoded or changes) forward by one
     window, and `show` prints a line next to the bars."""
 
     advance: Callable[[str], None] = lambda kind: None

@@ -83,6 +83,7 @@ class _Outcome:
 
     loads: list[Attempt[Loaded]] = field(default_factory=list)
     decodings: list[Attempt[DecodedWindow]] = field(default_factory=list)
+    changes: list[Attempt[Loaded]] = field(default_factory=list)
     checks: list[EvaluatedCheck] = field(default_factory=list)
 
 
@@ -99,7 +100,8 @@ def load_windows(
     """Load the windows, decode them if the topic declares it, and evaluate the checks of the tables. Print each step
     unless `as_json`.
 
-    If `target` is not the raw table, the windows are only decoded. `on_progress` receives the progress, and `shown`
+    If `target` is a decoded table, the windows are only decoded; if it is the table of changes, only their changes are
+    made. `on_progress` receives the progress, and `shown`
     prints the lines.
 
     Exit codes: 0 if every window is loaded and every check passes, 1 if not, 3 if trying again may succeed.
@@ -120,9 +122,12 @@ def load_windows(
         description="loaded by a command in a shell, not by a Dagster run",
     )
     found = _Outcome()
-    for step in execution.execute({topic: keys}, decode_only=target.kind != "raw"):
+    only = {"decode_only": target.kind in ("decoded", "dead_letters"), "changes_only": target.kind == "changes"}
+    for step in execution.execute({topic: keys}, **only):
         if isinstance(step, Attempt):
-            if step.table.kind == "raw":
+            if step.table.kind == "changes":
+                found.changes.append(cast("Attempt[Loaded]", step))
+            elif step.table.kind == "raw":
                 found.loads.append(cast("Attempt[Loaded]", step))
                 on_progress(f"{len(found.loads):,} of {counted(len(keys), 'window')} processed")
             else:
@@ -139,12 +144,14 @@ def load_windows(
     fields = {
         "windows": [_as_json(a) for a in found.loads],
         "decoded": [_decoded_as_json(a) for a in found.decodings],
+        "changes": [_as_json(a) for a in found.changes],
         "checks": [
             {"name": c.event.check_name, "passed": c.event.passed, "headline": _headline(c)} for c in found.checks
         ],
         "reported": instance is not None,
     }
-    errors = [a.error for a in found.loads if a.error] + [a.error for a in found.decodings if a.error]
+    errors = [a.error for a in (*found.loads, *found.changes) if a.error]
+    errors += [a.error for a in found.decodings if a.error]
     if errors:
         return Loads(fields, 3 if all(isinstance(e, Retryable | UnknownOutcome) for e in errors) else 1)
     return Loads(fields, 1 if any(_fails(each) for each in found.checks) else 0)
@@ -175,6 +182,8 @@ def _print(step: Any, show: Show) -> None:
         show(f"{step.event.check_name}: {result}: {_headline(step)}")
     elif isinstance(step, Attempt) and step.table.kind == "raw":
         _print_load(step, show)
+    elif isinstance(step, Attempt) and step.table.kind == "changes":
+        _print_changes(step, show)
     elif isinstance(step, Attempt):
         _print_decoding(step, show)
 
@@ -196,6 +205,13 @@ def _print_decoding(attempt: Attempt[DecodedWindow], show: Show) -> None:
         return
     w = attempt.done
     show(f"{attempt.window}: decoded: {w.outcome}, {w.decoded.rows:,} rows, {w.dead_letters.rows:,} dead letters")
+
+
+def _print_changes(attempt: Attempt[Loaded], show: Show) -> None:
+    if attempt.done is None:
+        show(f"{attempt.window}: changes not made: {attempt.error}", err=True)
+        return
+    show(f"{attempt.window}: changes: {attempt.done.outcome}, {attempt.done.receipt.rows:,} rows")
 
 
 def _decoded_as_json(attempt: Attempt[DecodedWindow]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import declaration_of, declarations
     from platform_assets.windows.recover.rebuild import rebuild
-    from platform_assets.windows.recover.rebuild_decoded import rebuild_decoded
+    from platform_assets.windows.recover.rebuild_decoded import rebuild_changes, rebuild_decoded
 
     environment = Environment.of_process()
     ledger = environment.ledger()
@@ -52,6 +52,9 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
             echo_error(error)
         for line in lines(declaration.raw_table, done):
             echo(line)
+        if declaration.state is not None:
+            changes = rebuild_changes(declaration, ledger, progress=lambda text: None)
+            echo(f"{declaration.changes_table}: receipts of {counted(changes, 'window')} restored")
         if declaration.decode is not None:
             echo(f"{declaration.decoded_table}: receipts of {counted(decoded, 'window')} restored")
     sys.exit(0 if complete else 1)

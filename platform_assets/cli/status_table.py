@@ -12,6 +12,7 @@ from rich.text import Text
 from platform_assets.checks.decoded import SHARE
 from platform_assets.checks.findings import counted
 from platform_assets.model.untrusted import line
+from platform_assets.orchestration.changes_status import ChangesStatus
 from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.retention_check import hours_text
@@ -78,6 +79,8 @@ def _all_cells(row: TableStatus) -> Iterator[tuple[Text, ...]]:
     yield tuple(map(_cell, _cells(row)))
     if row.decoded is not None:
         yield tuple(map(_cell, _decoded_cells(row.decoded, row.windows_loaded)))
+    if row.changes is not None:
+        yield tuple(map(_cell, _changes_cells(row.changes, row.windows_loaded)))
 
 
 def _cell(content: str | Text) -> Text:
@@ -108,6 +111,23 @@ def _decoded_cells(row: DecodedStatus, loaded: int) -> tuple[str | Text, ...]:
         f"{row.windows_decoded:,}/{loaded:,}",
         f"{row.windows_waiting:,}",
         Text(f"{row.windows_failed:,}", "bold red") if row.windows_failed else "0",
+        f"{row.rows:,}",
+        "",
+        "",
+        "–",
+        row.newest_window or "none",
+        "",
+        _checks(row.checks, may_warn=True),
+    )
+
+
+def _changes_cells(row: ChangesStatus, loaded: int) -> tuple[str | Text, ...]:
+    """Return the cells of a table of changes. The total number of windows is that of the raw table."""
+    return (
+        row.table,
+        f"{row.windows_made:,}/{loaded:,}",
+        f"{row.windows_waiting + row.windows_stale:,}",
+        "0",
         f"{row.rows:,}",
         "",
         "",
@@ -177,7 +197,18 @@ def _attention(row: TableStatus) -> list[str]:
             f"{row.table}: {row.windows_parked:,} windows parked: {named}. `platform-assets unpark` brings them back"
         )
     lines += [f"{row.table}: {c.name}: {c.headline}" for c in row.checks if c.passed is False]
-    return lines + ([] if row.decoded is None else list(_of_decoded(row.decoded, row.topic)))
+    lines += [] if row.decoded is None else list(_of_decoded(row.decoded, row.topic))
+    return lines + ([] if row.changes is None else list(_of_changes(row.changes)))
+
+
+def _of_changes(row: ChangesStatus) -> Iterator[str]:
+    yield from (f"{row.table}: {problem}" for problem in row.problems)
+    if row.windows_stale:
+        yield (
+            f"{row.table}: the changes of {counted(row.windows_stale, 'window')} were made from an earlier load of the decoded "
+            f"window or with an earlier declaration; the sensor requests them, or run `platform-assets load {row.table} --stale`"
+        )
+    yield from (f"{row.table}: {check.name}: {check.headline}" for check in row.checks if check.passed is False)
 
 
 def _of_decoded(row: DecodedStatus, topic: str) -> Iterator[str]:

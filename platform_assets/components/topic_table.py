@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, PrivateAttr, field_validator, model_valid
 
 from platform_assets.components.decode_block import decode_declaration
 from platform_assets.components.left_out import Candidate
+from platform_assets.components.state_block import state_declaration
 from platform_assets.components.yaml_texts import TextContext
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName, TopicDeclaration
@@ -116,6 +117,15 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             "kept permanently."
         ),
     ] = None
+    state: Annotated[
+        dict[str, Any] | None,
+        Field(
+            description="Key and order of the topic's records, for the table changes/<topic>, which has the last record of each "
+            "key in each window. `key` lists the columns that identify a row. `order` is `position`, or a column with the "
+            "version of a row. `deletes` is `tombstone`, or `none` if no record deletes a key. `keep` is `last` or `first`. "
+            "Needs `decode`, and excludes `keep`."
+        ),
+    ] = None
     deep_audit: Annotated[str, Field(description="Cron schedule of the deep audit, in UTC.")] = "0 3 * * *"
     deep_audit_running: Annotated[bool, Field(description="Run the deep audit's schedule by default.")] = True
     deep_audit_budget_seconds: Annotated[int, Field(description="Maximum duration of a deep audit.")] = 600
@@ -209,6 +219,16 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
                 raise ValueError(str(e)) from e
         return value
 
+    @field_validator("state")
+    @classmethod
+    def _check_state_block(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            try:
+                state_declaration(value)
+            except ConfigurationError as e:
+                raise ValueError(str(e)) from e
+        return value
+
     @field_validator("owners")
     @classmethod
     def _are_owners(cls, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -259,6 +279,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
 
         Raises ConfigurationError.
         """
+        decode = None if self.decode is None else decode_declaration(self.decode)
         return TopicDeclaration(
             topic=self.topic,
             schedule=self.window,
@@ -270,12 +291,13 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             tick_budget=timedelta(seconds=self.tick_budget_seconds),
             records_per_file=self.records_per_file,
             engine=self.engine,
-            decode=None if self.decode is None else decode_declaration(self.decode),
+            decode=decode,
             publish_position=self.publish_position,
             paused=self.paused,
             together=together,
             target_file_size=bytes_of(str(self.target_file_size)) or 0,
             keep=None if self.keep is None else keep_of(self.keep),
+            state=None if self.state is None else state_declaration(self.state, decode),
         )
 
     def audit(self) -> DeepAudit:

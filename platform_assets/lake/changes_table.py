@@ -1,4 +1,5 @@
-"""The table of changes: its columns, which follow from the decoded table and the topic's state."""
+"""The table of changes: its columns, which follow from the decoded table and the topic's state, and how it is created or
+changed before a load."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import decoded_table
 from platform_assets.lake.decoded_table import type_name
+from platform_assets.lake.location import Folder
 from platform_assets.model.state import RECORD_KEY, StateDeclaration
 
 GENERATION, DELETED = "generation", "deleted"
@@ -22,6 +24,8 @@ _OWN: Final = (
     pa.field(GENERATION, pa.int32(), metadata={"comment": "generation of the topic that the offsets belong to"}),
     pa.field(DELETED, pa.bool_(), metadata={"comment": "whether the record deletes its key"}),
 )
+OWN: Final = tuple(field.name for field in _OWN)
+"""Columns that the decoded table does not have."""
 _KEY_TYPES: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
     pa.types.is_boolean, pa.types.is_integer, pa.types.is_string, pa.types.is_binary, pa.types.is_date,
     pa.types.is_timestamp, pa.types.is_decimal,
@@ -41,6 +45,19 @@ def columns(decoded: pa.Schema, state: StateDeclaration) -> pa.Schema:
     _check(decoded, values, state)
     key = [decoded.field(RECORD_KEY)] if RECORD_KEY in state.key else []
     return pa.schema([*(decoded.field(n) for n in _PLACE), *_OWN, *key, *values, decoded.field("window")])
+
+
+def prepare(path: Folder, topic: str, declared: pa.Schema) -> pa.Schema:
+    """Prepare the table of `topic` for rows with the columns `declared`; return the table's columns, which files must
+    have.
+
+    If columns changed in a way that existing rows do not fit, the table starts over without rows: all of its rows can
+    be made again.
+    """
+    return decoded_table.prepare(
+        path, topic, declared, decoded_table.ANY, kind="changes", last=("window",),
+        description=f"Last record for each key of Kafka topic {topic} in each window, deletes included",
+    )  # fmt: skip
 
 
 def _check(decoded: pa.Schema, values: list[pa.Field], state: StateDeclaration) -> None:

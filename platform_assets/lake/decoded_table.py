@@ -19,6 +19,7 @@ from platform_assets.errors import ConfigurationError, SchemaChangeError, TableR
 from platform_assets.lake import failures, field_ids, holdings, load_log, new_tables
 from platform_assets.lake.location import Folder
 from platform_assets.lake.parquet import check_apart
+from platform_assets.model.tables import TableKind
 
 # Differences between a declared schema and a table's: additions, null in old rows, and all others, which are refused.
 # Pure. Old files stay as they are, so a column keeps its place, its name and its type for as long as the table exists.
@@ -143,6 +144,8 @@ LAST: Final = (RESCUED, KEY_RESCUED, "window")
 _OWN: Final = frozenset({f.name for f in _BEFORE} | {KEY, *LAST})
 _ATTEMPTS: Final = 20
 _CHANGE: Final = "platform_assets_schema"
+ANY: Final = "any"
+"""Replaces a table's columns whatever they are, for a table whose rows can all be made again."""
 
 
 def columns(key: pa.Schema | None, value: pa.Schema) -> pa.Schema:
@@ -171,33 +174,43 @@ def is_single(fields: pa.Schema) -> bool:
     return list(fields.names) == [VALUE]
 
 
-def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None) -> pa.Schema:
+def prepare(
+    path: Folder,
+    topic: str,
+    declared: pa.Schema,
+    replaces: str | None,
+    *,
+    kind: TableKind = "decoded",
+    last: tuple[str, ...] = LAST,
+    description: str = "",
+) -> pa.Schema:
     """Prepare the table of `topic` for rows with the columns `declared`; return the table's columns, which files must
     have.
 
-    Creates the table if it is missing, and adds new columns. Raises SchemaChangeError for any other change, unless
-    `replaces` is the fingerprint of the table's columns. In that case, the table starts over without rows, and its past
-    versions keep the previous rows.
+    Creates the table if it is missing, and adds new columns before the columns `last`. Raises SchemaChangeError for any
+    other change, unless `replaces` is the fingerprint of the table's columns, or `ANY`. In that case, the table starts
+    over without rows, and its past versions keep the previous rows. `kind` is the table's kind.
     """
-    name = f"decoded/{topic}"
+    name = f"{kind}/{topic}"
     if not load_log.exists(path):
         new_tables.create(
             path,
             Schema.from_arrow(declared),
-            name=f"decoded_{topic}",
-            description=f"Records of Kafka topic {topic} as typed rows; those that could not be decoded are in dead_letters/{topic}",
+            name=f"{kind}_{topic}",
+            description=description
+            or f"Records of Kafka topic {topic} as typed rows; those that could not be decoded are in dead_letters/{topic}",
         )
     for _ in range(_ATTEMPTS):
         handle = path.delta()
         now = pa.schema(handle.schema().to_arrow())
         changes = breaking(now, declared)
-        if changes and replaces != fingerprint(now):
+        if changes and replaces not in (ANY, fingerprint(now)):
             with path.reading():
                 files = pa.table(handle.get_add_actions(flatten=True))
             held = holdings.by_window(path, files, flat=holdings.is_flat(handle))
             rows, windows = pc.sum(files["num_records"]).as_py() or 0, len(pc.unique(held[holdings.WINDOW]))
             raise SchemaChangeError(name, changes, fingerprint(now), rows, windows, handle.version())
-        wanted = declared if changes else merged(now, declared, LAST)
+        wanted = declared if changes else merged(now, declared, last)
         # Its comment is the table's own: two releases that load into one table would keep changing it.
         wanted = wanted.set(wanted.get_field_index(holdings.WINDOW), now.field(holdings.WINDOW))
         if holdings.is_flat(handle):

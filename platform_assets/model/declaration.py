@@ -10,6 +10,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.model.keeping import Keep
 from platform_assets.model.names import checked_topic
+from platform_assets.model.state import StateDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import first_edge, is_cron, window_starting_at
 
@@ -36,7 +37,8 @@ class TopicDeclaration:
     there is only the raw table. While the topic is `paused`, windows are sealed, loaded and decoded only on request.
     Topics with the same value of `together` share a sensor and runs. `target_file_size` is the size in bytes to which
     upkeep merges files.
-    Upkeep removes the rows of windows past `keep` from all of the topic's tables; None keeps rows permanently.
+    Upkeep removes the rows of windows past `keep` from all of the topic's tables; None keeps rows permanently. With
+    `state`, the last record of each key in each window is in the table of changes.
     """
 
     topic: str
@@ -55,6 +57,7 @@ class TopicDeclaration:
     together: str | None = None
     target_file_size: int = DEFAULT_FILE_SIZE
     keep: Keep | None = None
+    state: StateDeclaration | None = None
 
     def __post_init__(self) -> None:
         checked_topic(self.topic)
@@ -75,6 +78,15 @@ class TopicDeclaration:
             raise ConfigurationError(
                 f"target_file_size of topic {self.topic!r} is {self.target_file_size:,} bytes, but must be from 1 MB to 4 GB: use "
                 "128 MB if you have no reason for another size"
+            )
+        if self.state is not None and self.decode is None:
+            raise ConfigurationError(
+                f"state of topic {self.topic!r} needs typed rows, but the topic is not decoded: add `decode:`, or remove `state:`"
+            )
+        if self.state is not None and self.keep is not None:
+            raise ConfigurationError(
+                f"keep of topic {self.topic!r} would remove the last record of keys that have not changed for {self.keep}, so they "
+                "would vanish from its state: remove `keep:`, or remove `state:`"
             )
         for name in ("sensor_interval", "tick_budget"):
             if getattr(self, name) < timedelta(seconds=1):
@@ -112,8 +124,14 @@ class TopicDeclaration:
         return TableRef("dead_letters", self.topic)
 
     @property
+    def changes_table(self) -> TableRef:
+        """The table of the last record of each key in each window, if the topic has a state."""
+        return TableRef("changes", self.topic)
+
+    @property
     def tables(self) -> tuple[TableRef, ...]:
-        """All tables of the topic. The raw table comes first."""
-        return (
-            (self.raw_table,) if self.decode is None else (self.raw_table, self.decoded_table, self.dead_letter_table)
-        )
+        """All tables of the topic, each after the tables from which it is made."""
+        if self.decode is None:
+            return (self.raw_table,)
+        changes = () if self.state is None else (self.changes_table,)
+        return (self.raw_table, self.decoded_table, self.dead_letter_table, *changes)

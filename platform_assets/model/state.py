@@ -27,14 +27,15 @@ RECORD_KEY: Final = "key"
 """The column of decoded rows that has the record's key, if keys are single values."""
 
 SUPERSEDED: Final = "superseded"
+NO_VALUE: Final = "without a value"
 NO_KEY: Final = "without a key"
 NO_VERSION: Final = "without a version"
 SEVERAL_PARTITIONS: Final = "keys in several partitions"
-"""Names of the figures of a window. superseded: records that another record of their key replaces; without a key:
-records that have no place in the state, because a key column is null; without a version: the same for the version
-column; keys in several partitions: keys with records in more than one partition, between which the order is fixed but
-arbitrary."""
-REFUSED: Final = (NO_KEY, NO_VERSION)
+"""Names of the figures of a window. superseded: records that another record of their key replaces; without a value:
+tombstones of a topic whose state has no deletes; without a key: records with a null in a key column; without a version:
+records with a null in the version column; keys in several partitions: keys with records in more than one partition,
+between which the order is fixed but arbitrary."""
+REFUSED: Final = (NO_VALUE, NO_KEY, NO_VERSION)
 """Figures of records that are in no row and that no other record replaces: dead letters of the state."""
 
 

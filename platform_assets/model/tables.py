@@ -10,8 +10,9 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model import names
 from platform_assets.model.names import checked_topic
 
-TableKind = Literal["raw", "decoded", "dead_letters"]
-"""raw: every committed record as bytes; decoded: typed rows; dead_letters: records that could not be decoded."""
+TableKind = Literal["raw", "decoded", "dead_letters", "changes"]
+"""raw: every committed record as bytes; decoded: typed rows; dead_letters: records that could not be decoded; changes:
+the last record of each key in each window."""
 
 KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
 """All kinds of tables, upstream first: each kind comes after the kinds from which it is made. `test_table_kinds` checks

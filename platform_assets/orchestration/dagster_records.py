@@ -253,8 +253,9 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
         return None
     named = named_in(run, table.path[-1])
     if listed_in(run) is not None:
-        # A run that loads into a raw table also decodes.
+        # A run that loads into a raw table also decodes, and a run that decodes also makes changes.
         covers = into is None or into.kind == "raw" or table_key(into) == table
+        covers = covers or (into is not None and into.kind == "decoded" and table.path[-2] == "changes")
         return frozenset(named.among(sorted(keys))) if covers and named != _NO_WINDOWS else None
     if run.asset_selection is not None and table not in run.asset_selection:
         return None

@@ -15,21 +15,23 @@ from pydantic import Field
 from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError, TopicMissingError
-from platform_assets.lake import dead_letter_table, decoded_table
+from platform_assets.lake import changes_table, dead_letter_table, decoded_table
 from platform_assets.lake.decoded_table import is_required, type_name
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.model.state import StateDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import line, markdown
 from platform_assets.model.windows import KEY_FORMAT, key_of
-from platform_assets.orchestration import decoded_checks, events, execution, names, raw_checks
+from platform_assets.orchestration import changes_checks, decoded_checks, events, execution, names, raw_checks
 from platform_assets.orchestration.dagster_records import TABLE_TAG
 from platform_assets.orchestration.freshness import freshness
 from platform_assets.orchestration.names import (
     assets_job,
+    changes_op,
     decode_op,
     deep_audit_job,
     deep_audit_schedule,
@@ -93,6 +95,9 @@ def build_definitions(
     if declaration.decode is not None:
         tables.append(_decoded_tables(declaration, declaration.decode, partitions, group, owners))
         checks.append(decoded_checks.build_checks(declaration, declaration.decode))
+    if declaration.decode is not None and declaration.state is not None:
+        tables.append(_changes_table(declaration, declaration.decode, declaration.state, partitions, group, owners))
+        checks.append(changes_checks.build_checks(declaration))
     if declaration.together is not None:
         # `build_group` builds the rest for the whole group.
         jobs = [] if declaration.decode is None else [_listed_windows_job(declaration)]
@@ -212,6 +217,52 @@ def _decoded_tables(
         yield _materialized(context, declaration.dead_letter_table, letters, lake.lake())
 
     return _decode
+
+
+def _changes_table(
+    declaration: TopicDeclaration,
+    decode: DecodeDeclaration,
+    state: StateDeclaration,
+    partitions: dg.PartitionsDefinition[str],
+    group: str,
+    owners: Sequence[str],
+) -> dg.AssetsDefinition:
+    """Build the asset of the changes. Its code version is the digest of the state's declaration."""
+    topic, decoded = declaration.topic, table_key(declaration.decoded_table)
+    key_fields = None if decode.key is None else decoder_of(decode.key).fields
+    columns = changes_table.columns(decoded_table.columns(key_fields, decoder_of(decode.value).fields), state)
+    lineage = {n: [dg.TableColumnDep(decoded, n)] for n in columns.names if n not in changes_table.OWN}
+    lineage[changes_table.DELETED] = [dg.TableColumnDep(decoded, decoded_table.TOMBSTONE)]
+    which = "The last record" if state.keep == "last" else "The first record"
+    spec = dg.AssetSpec(
+        table_key(declaration.changes_table),
+        deps=[decoded],
+        partitions_def=partitions,
+        group_name=group,
+        kinds={"delta"},
+        owners=list(owners),
+        code_version=state.digest,
+        description=markdown(
+            f"{which} of each key ({', '.join(state.key)}) of Kafka topic {topic} in each window, deletes included."
+        ),
+        metadata=_table_metadata(declaration.changes_table.name, columns, lineage),
+    )
+
+    @dg.multi_asset(
+        specs=[spec],
+        name=changes_op(topic),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        op_tags={"platform_assets/topic": topic},
+    )
+    def _change(
+        context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
+    ) -> dg.MaterializeResult[Any]:
+        keys = _partition_keys(context, declaration.changes_table, declaration.first_edge)
+        done = execution.change_partitions(context, declaration, RunServices(kafka, lake, spark), keys)
+        found = {key: (made.receipt, made.outcome) for key, made in done.items()}
+        return _materialized(context, declaration.changes_table, found, lake.lake())
+
+    return _change
 
 
 def _lineage(raw: dg.AssetKey, columns: Any) -> dict[str, list[dg.TableColumnDep]]:

@@ -148,11 +148,15 @@ def of_decoded(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
     values |= {
         SUMMARY: f"{_OUTCOMES[outcome]}: {receipt.rows:,} rows for {_offsets(receipt.ranges)}"
         + (f"; the other offsets: {holes}." if holes else "."),
-        SOURCE: dg.MetadataValue.asset(table_key(TableRef.raw(receipt.topic))),
+        SOURCE: dg.MetadataValue.asset(table_key(_source_of(receipt))),
     }
     if made is not None:
         values |= {DECLARATION: made.declaration, RAW_LOAD: made.load_id, RAW_VERSION: made.version}
     return values
+
+
+def _source_of(receipt: Receipt) -> TableRef:
+    return TableRef("decoded" if receipt.table.kind == "changes" else "raw", receipt.topic)
 
 
 def metadata_of(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str, Any]:
@@ -168,6 +172,8 @@ def tags_of(receipt: Receipt, declaration: TopicDeclaration) -> dict[str, str]:
     if receipt.table == declaration.raw_table:
         return tags
     declared, made_from = declaration.decode, receipt.made_from
+    if receipt.table == declaration.changes_table:
+        return tags if made_from is None else {**tags, "dagster/code_version": made_from.declaration}
     made_by = None if declared is None else declared.digest
     # A window with its own repairs also depends on the current declaration.
     if made_from is not None and (declared is None or made_from.declaration != declared.digest_of(receipt.window.key)):
@@ -306,6 +312,9 @@ def _missing_loads(
         failed = {**failed, **asked.failed_since(declaration.decoded_table, since)}
         for table in (declaration.decoded_table, declaration.dead_letter_table):
             yield from _missing_loads_of(table, failed, declaration, ledger, instance)
+    if declaration.state is not None:
+        failed = {**failed, **asked.failed_since(declaration.changes_table, since)}
+        yield from _missing_loads_of(declaration.changes_table, failed, declaration, ledger, instance)
 
 
 def _missing_loads_of(

@@ -29,13 +29,14 @@ from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import line, to_lines
 from platform_assets.model.windows import edge_of
-from platform_assets.orchestration import dagster_records, decoded_checks, events
+from platform_assets.orchestration import changes_checks, dagster_records, decoded_checks, events
 from platform_assets.orchestration.dagster_records import RunLog
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.planning import Failures, decided_at
 from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.raw_checks import EvaluatedCheck, age, evaluation, judge
 from platform_assets.orchestration.resources import Log, Services
+from platform_assets.windows.change.changing import WindowChanger
 from platform_assets.windows.decode.decoding import DecodedWindow, WindowDecoder
 from platform_assets.windows.decode.decoding_many import decode_many
 from platform_assets.windows.load.catching_up import TOPICS_IN_VAIN, load_group, load_many
@@ -144,8 +145,8 @@ class Execution:
 
     A `manual` execution, from a shell, tries every window even if services do not answer, and decodes even if checks
     fail, because a user requested these windows. `before` has the outcomes of an earlier attempt in the same run, by
-    table. After the execution, `loaded` and `decoded` have the finished windows, and `errors` has the failed windows by
-    table.
+    table. After the execution, `loaded`, `decoded` and `changed` have the finished windows, and `errors` has the failed
+    windows by table.
     """
 
     declared: Mapping[str, TopicDeclaration]
@@ -158,13 +159,18 @@ class Execution:
     log: Log = _log
     loaded: dict[str, dict[str, Loaded]] = field(default_factory=dict)
     decoded: dict[str, dict[str, DecodedWindow]] = field(default_factory=dict)
+    changed: dict[str, dict[str, Loaded]] = field(default_factory=dict)
     errors: dict[TableRef, dict[str, PlatformError]] = field(default_factory=dict)
     blocking: list[str] = field(default_factory=list)
     _decided: dict[TableRef, dict[str, datetime]] = field(default_factory=dict)
 
-    def execute(self, windows: Windows, *, decode_only: bool = False) -> Iterator[Step]:
-        """Load, report, check and decode `windows`. With `decode_only`, only decode the rows of these windows from the
-        raw tables."""
+    def execute(self, windows: Windows, *, decode_only: bool = False, changes_only: bool = False) -> Iterator[Step]:
+        """Load, report, check and decode `windows`, and make their changes. With `decode_only`, start with decoding the
+        rows of these windows from the raw tables; with `changes_only`, only make changes from the decoded tables."""
+        if changes_only:
+            for topic, keys in windows.items():
+                yield from self._change(topic, list(dict.fromkeys(keys)))
+            return
         fresh: dict[str, Sequence[str]] = dict(windows)
         if not decode_only:
             fresh = {}
@@ -190,8 +196,7 @@ class Execution:
         for topic, keys in windows.items():
             d = self.declared[topic]
             raw = () if decode_only else (d.raw_table,)
-            derived = () if d.decode is None else (d.decoded_table, d.dead_letter_table)
-            found |= dict.fromkeys((*raw, *derived), sorted(set(keys)))
+            found |= dict.fromkeys((*raw, *d.tables[1:]), sorted(set(keys)))
         return found
 
     def load(self, windows: Windows) -> Iterator[Attempt[Loaded]]:
@@ -237,8 +242,40 @@ class Execution:
                 done[attempt.window] = attempt.done
             yield attempt
 
+    def change(self, topic: str, keys: Sequence[str]) -> Iterator[Attempt[Loaded]]:
+        """Make the changes of each window of one topic."""
+        d, ledger = self.declared[topic], self.services.ledger
+        changer = WindowChanger(d, ledger, run_id=self.run_id)
+        self._decided |= decided_on(ledger, {d.changes_table: keys})
+        done = self.changed.setdefault(topic, {})
+        for key in keys:
+            try:
+                done[key] = changer.make(key)
+                attempt = Attempt(d.changes_table, key, done[key], None)
+            except PlatformError as e:
+                attempt = Attempt[Loaded](d.changes_table, key, None, e)
+                self._failed(attempt)
+            yield attempt
+
+    def _change(self, topic: str, keys: Sequence[str]) -> Iterator[Step]:
+        """Make the changes of windows, report them, and evaluate their checks, if the topic has a state."""
+        d = self.declared[topic]
+        if d.state is None and keys:
+            # Raises the error that says so.
+            WindowChanger(d, self.services.ledger).declared  # noqa: B018
+        for attempt in self.change(topic, keys):
+            yield attempt
+            if attempt.done is not None:
+                yield self.event(attempt.done)
+        if keys:
+            for found in changes_checks.results(d, self.services.ledger, self.instance, keys, self.run_id or None):
+                blocks = not found.passed and found.severity == dg.AssetCheckSeverity.ERROR
+                self.blocking += [f"{found.check_name} of {d.changes_table}"] if blocks else []
+                yield EvaluatedCheck(rendering.as_event(found), blocks)
+
     def _after(self, topic: str, keys: Sequence[str], decode_only: bool, records: RunLog | None) -> Iterator[Step]:
-        """Evaluate the checks of one topic's loads, then decode the windows unless a check blocks it."""
+        """Evaluate the checks of one topic's loads, then decode the windows and make their changes, unless a check
+        blocks it."""
         d = self.declared[topic]
         try:
             alarming: list[str] = []
@@ -258,7 +295,10 @@ class Execution:
             if self.manual and not decode_only:
                 yield from self._checks(d, records)
             if d.decode is not None and (done := self.decoded.get(topic)):
+                before = len(self.blocking)
                 yield from self._decoded_checks(d, sorted(done))
+                if d.state is not None and (self.manual or len(self.blocking) == before):
+                    yield from self._change(topic, sorted(done))
         except PlatformError as e:
             if self.manual:
                 raise
@@ -395,8 +435,8 @@ def raise_failures(context: RunContext, execution: Execution, windows: int) -> N
         for table, errors in execution.errors.items()
         for key, error in errors.items()
     }
-    raw, decoded = execution.loaded, execution.decoded
-    done = {(topic, key) for topic, keys in (raw or decoded).items() for key in keys}
+    raw, decoded, changed = execution.loaded, execution.decoded, execution.changed
+    done = {(topic, key) for topic, keys in (raw or decoded or changed).items() for key in keys}
     done -= {(table.topic, key) for table, errors in execution.errors.items() for key in errors}
     text = failure_text(flat, windows, len(done))
     raise as_dagster(flat, text, context.retry_number) from next(iter(flat.values()))
@@ -456,6 +496,20 @@ def decode_partitions(
                 context.log_event(event)
         raise_failures(context, execution, len(keys))
     return execution.decoded[topic]
+
+
+def change_partitions(
+    context: RunContext, declaration: TopicDeclaration, services: Services, keys: Sequence[str]
+) -> dict[str, Loaded]:
+    """Make the changes of windows in a step that materializes them. In all other respects, this is like
+    `load_partitions`."""
+    execution, topic = of_run(context, [declaration], services), declaration.topic
+    _log_each(context, execution.change(topic, keys), len(keys))
+    if execution.errors:
+        for done in execution.changed[topic].values():
+            context.log_event(execution.event(done))
+        raise_failures(context, execution, len(keys))
+    return execution.changed[topic]
 
 
 def _log_each(context: RunContext, attempts: Iterable[Attempt[Done]], windows: int) -> None:

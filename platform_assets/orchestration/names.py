@@ -13,6 +13,7 @@ from typing import Final
 
 import dagster as dg
 
+from platform_assets.checks import changes as checks_of_changes
 from platform_assets.checks import decoded as checks
 from platform_assets.checks.registry import CHECKS
 from platform_assets.errors import ConfigurationError
@@ -110,6 +111,16 @@ def decode_op(topic: str) -> str:
     return f"{identifier(topic)}_decode"
 
 
+def changes_op(topic: str) -> str:
+    """Return the name of the op that makes the topic's changes."""
+    return f"{identifier(topic)}_make_changes"
+
+
+def changes_checks_op(topic: str) -> str:
+    """Return the name of the op that evaluates the checks of the table of changes."""
+    return f"{identifier(topic)}_checks_changes"
+
+
 def checks_op(topic: str) -> str:
     """Return the name of the op that evaluates the raw table's checks."""
     return f"{identifier(topic)}_checks"
@@ -181,8 +192,10 @@ def all_names(d: TopicDeclaration) -> frozenset[str]:
     ops = [
         load_op,
         decode_op,
+        changes_op,
         checks_op,
         decoded_checks_op,
+        changes_checks_op,
         deep_audit_op,
         earlier_windows_op,
         earlier_windows_check_op,
@@ -202,7 +215,7 @@ def tables_of(declaration: TopicDeclaration) -> list[dg.AssetKey]:
 
 def decoded_keys(declaration: TopicDeclaration) -> list[dg.AssetKey]:
     """Return the tables derived from the raw table."""
-    return [table_key(declaration.decoded_table), table_key(declaration.dead_letter_table)]
+    return [table_key(table) for table in declaration.tables if table.kind != "raw"]
 
 
 def check_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
@@ -210,6 +223,21 @@ def check_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
     if declaration.decode is None:
         return []
     names = (*checks.NAMES, *(e.name for e in declaration.decode.expect))
+    return [dg.AssetCheckKey(table_key(declaration.decoded_table), name) for name in names]
+
+
+def changes_check_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
+    """Return the checks of the table of changes; none if the topic has no state."""
+    if declaration.state is None:
+        return []
+    return [dg.AssetCheckKey(table_key(declaration.changes_table), name) for name in checks_of_changes.NAMES]
+
+
+def blocking_changes(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
+    """Return the checks of the decoded tables that block the table of changes while the checks fail."""
+    if declaration.decode is None:
+        return []
+    names = (*checks.NAMES, *(e.name for e in declaration.decode.expect if e.severity == "error"))
     return [dg.AssetCheckKey(table_key(declaration.decoded_table), name) for name in names]
 
 

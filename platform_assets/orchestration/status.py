@@ -23,8 +23,17 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model import offsets
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import edge_of, key_of
-from platform_assets.orchestration import decoded_status, health, planning, raw_checks, retention_check, upkeep_status
+from platform_assets.orchestration import (
+    changes_status,
+    decoded_status,
+    health,
+    planning,
+    raw_checks,
+    retention_check,
+    upkeep_status,
+)
 from platform_assets.orchestration.aging_checks import Subject
+from platform_assets.orchestration.changes_status import ChangesStatus
 from platform_assets.orchestration.dagster_records import windows_in_flight
 from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.health import CheckStatus, SensorStatus, UnloadedWindow
@@ -79,9 +88,9 @@ class TableStatus:
     Dagster has no record of the sensor. `problems` says what keeps windows from being loaded, or soon will.
     `lag_to_high_watermark` also counts offsets that open transactions hold back. `hours_left` is the value for the
     partition that retention overtakes first. `decoded` is None if the topic is not decoded, or if nothing could be
-    read. For a `paused` topic, no window counts as failed, and only problems with its log are listed. `upkeep` has the
-    newest upkeep of each of the topic's tables, if there is any. `keep` has what it removed as expired, for a topic
-    that has `keep` in its YAML.
+    read. `changes` is None if the topic has no state, or if nothing could be read. For a `paused` topic, no window
+    counts as failed, and only problems with its log are listed. `upkeep` has the newest upkeep of each of the topic's
+    tables, if there is any. `keep` has what it removed as expired, for a topic that has `keep` in its YAML.
     """
 
     table: str
@@ -111,6 +120,7 @@ class TableStatus:
     paused: bool = False
     upkeep: tuple[UpkeepStatus, ...] = ()
     keep: LastExpiry | None = None
+    changes: ChangesStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +153,7 @@ class Status:
                 and not t.problems
                 and all(c.passed is not False for c in t.checks)
                 and (t.decoded is None or t.decoded.healthy)
+                and (t.changes is None or t.changes.healthy)
                 for t in self.tables
             )
         )
@@ -260,6 +271,7 @@ def _table(
     passing = [warning for messages in aged for warning in messages.warnings]
     held_up = health.problems(declaration, unloaded, sensor, pending if instance else None, now, moved or clock, behind)
     decoded, error = _decoded(declaration, ledger, instance, older.windows + len(loaded), frozenset(missing), now)
+    changes, error_of_changes = _changes(declaration, ledger, instance, now)
     held = older.rows + (pc.sum(rows["rows"]).as_py() or 0)
     judged = health.latest_checks(instance, [dg.AssetCheckKey(table_key(declaration.raw_table), n) for n in checks])
     unjudged: Iterable[str] = ()
@@ -284,7 +296,7 @@ def _table(
         partitions=partitions,
         checks=judged,
         broker_error=broker_error,
-        error=error,
+        error=error or error_of_changes,
         warning=" ".join([*_warnings(declaration, first, now), *([far] if far else []), *passing, *parked_past_keep])
         or None
         if newest_cut is not None or declaration.paused
@@ -307,6 +319,7 @@ def _table(
         paused=declaration.paused,
         upkeep=upkeep,
         keep=keep,
+        changes=changes,
     )
 
 
@@ -339,6 +352,18 @@ def _decoded(
     try:
         found = decoded_status.collect(declaration, declaration.decode, ledger, instance, loaded, missing, now)
         return (decoded_status.at_rest(found) if declaration.paused else found), None
+    except PlatformError as e:
+        return None, str(e)
+
+
+def _changes(
+    declaration: TopicDeclaration, ledger: Ledger, instance: dg.DagsterInstance | None, now: datetime
+) -> tuple[ChangesStatus | None, str | None]:
+    """Return the status of the topic's table of changes, if it has a state, or the reason why this status is unknown."""
+    if declaration.state is None:
+        return None, None
+    try:
+        return changes_status.collect(declaration, ledger, instance, now), None
     except PlatformError as e:
         return None, str(e)
 

@@ -210,6 +210,7 @@ class Tick:
         found.succeeded += 1
         found.loads += [(d.topic, request) for request in result.loads]
         found.run_requests += [_run_request(d, d.decoded_table, request) for request in result.decodings]
+        found.run_requests += [_run_request(d, d.changes_table, request) for request in result.changes]
         found.run_requests += [] if result.checks is None else [result.checks]
         found.events += [*result.events, *more]
         found.busy = found.busy or result.skip_reason is None
@@ -274,7 +275,8 @@ def _from(declarations: Sequence[TopicDeclaration], following: str) -> list[Topi
 
 
 def _run_request(d: TopicDeclaration, table: TableRef, request: LoadRequest) -> dg.RunRequest:
-    """Return the run that loads windows into the raw `table` and decodes them, or that only decodes them.
+    """Return the run that loads windows into the raw `table` and decodes them, or that only decodes them, or that only
+    makes their changes.
 
     The run specifies windows by partition, so that the UI shows them before they are loaded. Windows that are not
     partitions are listed in the run's config.
@@ -284,12 +286,15 @@ def _run_request(d: TopicDeclaration, table: TableRef, request: LoadRequest) -> 
         config = dagster_records.config_listing(d.topic, request.listed, decode_only=table != d.raw_table)
         return dg.RunRequest(run_key, config, tags, job_name=names.earlier_windows_job(d.topic))
     of_raw = raw_checks.checks_of(d) if table == d.raw_table else ()
+    only_changes = table == d.changes_table
+    derived = [table_key(table)] if only_changes else names.decoded_keys(d)
     selected: dict[str, Any] = {
         "job_name": names.assets_job(d),
-        "asset_selection": names.tables_of(d) if table == d.raw_table else names.decoded_keys(d),
+        "asset_selection": names.tables_of(d) if table == d.raw_table else derived,
         "asset_check_keys": [
             *(dg.AssetCheckKey(table_key(d.raw_table), check.name) for check in of_raw),
-            *names.check_keys(d),
+            *(() if only_changes else names.check_keys(d)),
+            *names.changes_check_keys(d),
         ],
     }
     if request.first == request.last:

@@ -24,10 +24,11 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window, key_of
-from platform_assets.orchestration import dagster_records, decoded_checks, events, planning, raw_checks
+from platform_assets.orchestration import changes_checks, dagster_records, decoded_checks, events, planning, raw_checks
 from platform_assets.orchestration.dagster_records import RunLog
-from platform_assets.orchestration.names import blocking_keys, table_key, topic_key
+from platform_assets.orchestration.names import blocking_changes, blocking_keys, table_key, topic_key
 from platform_assets.orchestration.planning import Waiting, decided_at, tries_of
+from platform_assets.windows.change import changing
 from platform_assets.windows.decide import carrying_out
 from platform_assets.windows.decode.expired import record_undecoded
 from platform_assets.windows.erase import reapplying
@@ -45,12 +46,13 @@ HELD_BACK = (ClockAheadError, StartMovedError)
 
 @dataclass(frozen=True)
 class TopicTickResult:
-    """The result of a tick for one topic: windows to request, for the raw table (`loads`) and for decoding; a run of
-    only the checks; `events` to report; and the edge before which all windows are reported once the events are.
+    """The result of a tick for one topic: windows to request, for the raw table (`loads`), for decoding, and for their
+    changes; a run of only the checks; `events` to report; and the edge before which all windows are reported once the events are.
     `skip_reason` is set if there is nothing else."""
 
     loads: Sequence[planning.LoadRequest]
     decodings: Sequence[planning.LoadRequest]
+    changes: Sequence[planning.LoadRequest]
     checks: dg.RunRequest | None
     events: Sequence[dg.AssetMaterialization | dg.AssetCheckEvaluation]
     reported: datetime | None
@@ -93,6 +95,7 @@ class TopicTick:
         reapplying.finish(self.ledger, d)
         left = unloaded.find(self.ledger, d.raw_table, newest, fresh)
         undecoded = self._undecoded(newest, left)
+        unchanged = self._unchanged(newest)
         if fresh:
             windows = fresh[: d.max_edges_per_tick]
         else:
@@ -102,13 +105,13 @@ class TopicTick:
                 if newest != reported
                 else []
             )
-        if not windows and not left.windows and not undecoded:
+        if not windows and not left.windows and not undecoded and not unchanged:
             return _nothing(held_back or self._why_nothing(newest))
         keys = [w.key for w in windows]
         # These windows were sealed in this tick, so no load has reported them, and an older entry is for other offsets.
         receipts = {} if fresh or not keys else self.ledger.receipts(d.raw_table, keys)
         known = frozenset() if fresh else dagster_records.reported_partitions(self.instance, topic_key(d.topic), keys)
-        result = self._report(windows, receipts, known, left, undecoded, newest, reported, deadline)
+        result = self._report(windows, receipts, known, left, undecoded, unchanged, newest, reported, deadline)
         return result if result.skip_reason is None or held_back is None else _nothing(held_back)
 
     def _report(
@@ -118,6 +121,7 @@ class TopicTick:
         reported: frozenset[str],
         left: Unloaded,
         undecoded: Mapping[str, Window],
+        unchanged: Mapping[str, Window],
         newest: datetime,
         before_this: datetime | None,
         deadline: float,
@@ -132,6 +136,7 @@ class TopicTick:
         receipts |= empty
         loads = self._loads(windows, receipts, left, newest, before_this)
         decodings = self._decodings(undecoded, newest)
+        changes = self._changes({k: w for k, w in unchanged.items() if k not in undecoded}, newest)
         fresh_empty = self._unreported(d.raw_table, receipts)
         decoded += self._decoded_to_report(before)
         checks = raw_checks.NOTHING
@@ -143,11 +148,14 @@ class TopicTick:
         of_decoded: list[dg.AssetCheckEvaluation] = []
         if d.decode is not None and decoded and not loads and not decodings and windows[-1].window.end == newest:
             of_decoded += decoded_checks.after_empty_windows(d, d.decode, self.ledger, self.instance)
-        if not windows and not loads and not decodings:
-            return _nothing(self._why_waiting(left, undecoded))
+            if not changes:
+                of_decoded += changes_checks.after_empty_windows(d, self.ledger, self.instance)
+        if not windows and not loads and not decodings and not changes:
+            return _nothing(self._why_waiting(left, undecoded, unchanged))
         return TopicTickResult(
             loads,
             decodings,
+            changes,
             checks.run,
             [
                 *(events.sealed_event(w) for w in windows if w.key not in reported),
@@ -200,6 +208,25 @@ class TopicTick:
             return []
         return self._requests(d.decoded_table, undecoded, newest, {})
 
+    def _unchanged(self, newest: datetime) -> Mapping[str, Window]:
+        """Return the decoded windows whose changes are missing, or were made from another load of the decoded window or
+        with another declaration, if the topic has a state."""
+        d = self.declaration
+        if d.state is None:
+            return {}
+        missing = unloaded.find(self.ledger, d.changes_table, newest).windows
+        stale = changing.stale_windows(self.ledger, d)
+        receipts = self.ledger.receipts(d.changes_table, stale) if stale else {}
+        found = {key: missing[key] for key in changing.unmade(self.ledger, d, missing)}
+        return dict(sorted({**found, **{key: receipt.window for key, receipt in receipts.items()}}.items()))
+
+    def _changes(self, unchanged: Mapping[str, Window], newest: datetime) -> list[planning.LoadRequest]:
+        """Return runs that make changes of decoded windows; none while a check of the decoded tables blocks them."""
+        d = self.declaration
+        if not unchanged or dagster_records.blocked_by(self.instance, blocking_changes(d)):
+            return []
+        return self._requests(d.changes_table, unchanged, newest, {})
+
     def _requests(
         self,
         table: TableRef,
@@ -215,7 +242,8 @@ class TopicTick:
         keys = list(open_windows)
         in_flight = dagster_records.windows_in_flight(self.instance, table_key(table), keys, log=self.log)
         # A run that has just ended is no longer in flight, and the ledger already has what it loaded.
-        left = unloaded.find(self.ledger, table, newest)
+        is_changes = table == d.changes_table
+        left = Unloaded(self._unchanged(newest)) if is_changes else unloaded.find(self.ledger, table, newest)
         parking = decisions.parking(self.ledger.lake, table)
         tries = tries_of(keys, dagster_records.failed_runs(self.instance, table, keys, self.log))
         decided = decided_at(left.accepted, parking.unparked)
@@ -257,7 +285,12 @@ class TopicTick:
         for receipt in receipts:
             yield events.window_event(receipt, "empty", self.declaration, self.ledger.lake, text)
 
-    def _why_waiting(self, left: Unloaded, undecoded: Mapping[str, Window]) -> str:
+    def _why_waiting(self, left: Unloaded, undecoded: Mapping[str, Window], unchanged: Mapping[str, Window]) -> str:
+        if not left.windows and not undecoded:
+            first = next(iter(unchanged))
+            return (
+                f"topic {self.declaration.topic}: {len(unchanged)} windows wait for their changes, the first is {first}"
+            )
         if not left.windows:
             first = next(iter(undecoded))
             return f"topic {self.declaration.topic}: {len(undecoded)} windows are waiting to be decoded, the first is {first}"
@@ -272,8 +305,8 @@ class TopicTick:
 
 
 def _nothing(reason: str) -> TopicTickResult:
-    return TopicTickResult((), (), None, (), None, reason)
+    return TopicTickResult((), (), (), None, (), None, reason)
 
 
 def _made_from_raw(d: TopicDeclaration) -> tuple[TableRef, ...]:
-    return () if d.decode is None else (d.decoded_table, d.dead_letter_table)
+    return d.tables[1:]

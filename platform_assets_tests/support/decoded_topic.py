@@ -23,8 +23,10 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.digest import Measured
+from platform_assets.model.state import StateDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import decoded_checks, events, execution
+from platform_assets.windows.change.changing import WindowChanger
 from platform_assets.windows.decode.decoding import DecodedWindow, WindowDecoder
 from platform_assets.windows.load.receipts import empty_receipt
 from platform_assets_tests.support import tables
@@ -72,19 +74,25 @@ class DecodedTopic:
         self.windows: list[SealedWindow] = []
         self.partitions = 1
         self.records_per_file = tables.declaration(topic).records_per_file
+        self.state: StateDeclaration | None = None
 
     @property
     def declaration(self) -> TopicDeclaration:
         """The topic's current declaration."""
         made = tables.declaration(self.topic)
-        return replace(made, decode=self.declared, records_per_file=self.records_per_file)
+        return replace(made, decode=self.declared, records_per_file=self.records_per_file, state=self.state)
 
     @property
     def decoder(self) -> WindowDecoder:
         """Return a decoder that decodes windows by the current declaration."""
         return WindowDecoder(self.declaration, self.ledger, InProcessEngine(self.lake, tables_without_spark))
 
-    def load(self, *windows: Sequence[bytes | None]) -> list[str]:
+    @property
+    def changer(self) -> WindowChanger:
+        """Return what makes changes by the current declaration."""
+        return WindowChanger(self.declaration, self.ledger)
+
+    def load(self, *windows: Sequence[bytes | samples.Keyed | None]) -> list[str]:
         """Write these values to the raw table as loaded windows, one window for each list of values, in alternating
         partitions. Return the keys of the windows."""
         ends = [dict.fromkeys(range(self.partitions), 0)]

@@ -15,6 +15,7 @@ from platform_assets.checks.findings import CheckResult, Finding, FindingKind
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span
+from platform_assets.orchestration.changes_status import ChangesStatus
 from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.retention_check import TransactionStatus
@@ -55,7 +56,9 @@ def test_a_section_is_written_between_its_markers_alone() -> None:
         reference.with_section(page, "z", "new")
 
 
-@pytest.mark.parametrize("kind", [TableStatus, PartitionStatus, TransactionStatus, CheckStatus, DecodedStatus])
+@pytest.mark.parametrize(
+    "kind", [TableStatus, PartitionStatus, TransactionStatus, CheckStatus, DecodedStatus, ChangesStatus]
+)
 def test_each_field_of_the_json_of_status_is_documented(kind: type) -> None:
     # A dataclass's fields are the JSON's.
     assert same(first_column(COMMANDS, f"<!-- {kind.__name__} -->"), [f.name for f in fields(kind)])

@@ -42,7 +42,8 @@ from platform_assets.model.digest import Measured
 from platform_assets.model.expectations import FiguresByDigest
 from platform_assets.model.logs import logger
 from platform_assets.model.offsets import Cut, OffsetRange
-from platform_assets.model.tables import TableRef
+from platform_assets.model.state import SUPERSEDED
+from platform_assets.model.tables import TableKind, TableRef
 from platform_assets.model.windows import Window
 from platform_assets.windows.erase import erased_logs, erased_rows
 from platform_assets.windows.erase.returned import receipts_of_rows
@@ -67,6 +68,12 @@ Ranges = Mapping[int, tuple[OffsetRange, ...]]
 WINDOWS_PER_COMMIT: Final = 100
 """Number of windows whose receipts are written in one commit."""
 _BLOCK_ROWS: Final = 16_384
+_ELSEWHERE: Final[Mapping[TableKind, str]] = {
+    "decoded": DEAD_LETTERS,
+    "dead_letters": DECODED,
+    "changes": SUPERSEDED,
+}
+"""Kind of the raw rows that have no row in a derived table."""
 _IDENTITY: Final = ["kafka_partition", "kafka_offset"]
 
 
@@ -94,7 +101,7 @@ class WindowEraser:
         """Tables that may have records of the topic. The raw table comes first, because the other tables are made from
         it."""
         d = self.declaration
-        return d.raw_table, d.dead_letter_table, d.decoded_table
+        return d.raw_table, d.dead_letter_table, d.decoded_table, d.changes_table
 
     def erase_pending(self, window: str, erased: Ranges) -> bool:
         """Remove the rows of a window at `erased` from all tables and their logs. Return True if there were any such
@@ -381,7 +388,7 @@ class _Window:
         if self.receipt is not None and self.receipt.is_expired:
             return Proof(self.receipt.holes or {}, EXPIRY)
         if self.table.kind != "raw":
-            elsewhere = DEAD_LETTERS if self.table.kind == "decoded" else DECODED
+            elsewhere = _ELSEWHERE[self.table.kind]
             return None if self.raw is None else proof_of(self.raw, elsewhere, max(self.raw.rows - kept.rows, 0))
         r = self.receipt
         if r is None or r.holes is None or r.proved_by is None:

@@ -31,6 +31,7 @@ from platform_assets.model.logs import logger
 from platform_assets.model.offsets import OffsetRange, common, merge, merge_named, ranges_of, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
+from platform_assets.windows.change.changing import WindowChanger
 from platform_assets.windows.erase import (
     erased_keys,
     erased_logs,
@@ -264,10 +265,24 @@ class Erasure:
         for counts, more in zip((gone, written), self._unfounded(eraser, failed, uncompared.windows), strict=True):
             for name, number in more.items():
                 counts[name] = counts.get(name, 0) + number
+        self._make_changes(sorted({*windows} - {*failed}))
         self._delete_overtaken(eraser, uncompared)
         for table in eraser.tables if windows else ():
             forget_unnamed(self.ledger.lake, table)
         return windows, failed
+
+    def _make_changes(self, windows: Sequence[str]) -> None:
+        """Make the changes of rewritten windows again, so that an erased record gives way to the one before it. A window
+        that fails is outdated, and the topic's sensor requests it."""
+        changes = self.declaration.changes_table
+        if self.declaration.state is None or not windows or not load_log.exists(self.ledger.lake.table(changes)):
+            return
+        changer = WindowChanger(self.declaration, self.ledger, self.run_id)
+        for key in sorted(set(self.ledger.receipts(changes, list(windows)))):
+            try:
+                changer.make(key)
+            except PlatformError as e:
+                _log.warning("%s: the changes of window %s will be made again later: %s", changes, key, e)
 
     def replays_left(self) -> list[str]:
         """Return the names of replays from which an erasure has not removed all records yet."""

@@ -1,4 +1,5 @@
-"""Restoring the receipts of decoded windows from the commits of both tables, after the ledger was lost or rolled back.
+"""Restoring the receipts of decoded windows and of their changes from the tables' commits, after the ledger was lost
+or rolled back.
 
 A window's receipts are restored if the newest loads of both tables used one declaration and their rows add up to the
 raw rows. Any other window gets no receipts, and is decoded again.
@@ -23,7 +24,8 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.load.receipts import DEAD_LETTERS, DECODED, empty_receipt, proof_of, receipt_of
+from platform_assets.windows.change.changing import MADE_BY, WindowChanger, holes_of
+from platform_assets.windows.load.receipts import DEAD_LETTERS, DECODED, Proof, empty_receipt, proof_of, receipt_of
 from platform_assets.windows.recover.expired_loads import newest_loads
 from platform_assets.windows.recover.rebuild import is_unchanged, measured_at
 
@@ -78,6 +80,40 @@ def rebuild_decoded(
             done += 1
         ledger.record_receipts(restored)
     return done
+
+
+def rebuild_changes(
+    declaration: TopicDeclaration, ledger: Ledger, *, progress: Callable[[str], None] = lambda text: None
+) -> int:
+    """Record the receipts of changes that the table proves and the ledger lacks. Return the number of windows.
+
+    The ledger must already have the receipts of the decoded table. Windows whose newest changes were made from another
+    load of the decoded window get no receipt, and their changes are made again.
+    """
+    changer, table = WindowChanger(declaration, ledger), declaration.changes_table
+    decoded, known = ledger.receipts(declaration.decoded_table), ledger.receipts(table)
+    lacking = [key for key in decoded if key not in known]
+    loads = _loads(ledger, table) if load_log.exists(ledger.lake.table(table)) else {}
+    empty = [empty_receipt(table, decoded[key], "") for key in lacking if decoded[key].table_version is None]
+    ledger.record_receipts(empty if loads else [])
+    done, restored = len(empty) if loads else 0, list[Receipt]()
+    reader = _Reader(changer.engine, ledger.lake, table) if loads else None
+    for key in lacking:
+        load = loads.get(key)
+        made = None if load is None else load.metadata.made_from
+        if load is None or made is None or reader is None or made.load_id != decoded[key].load_id:
+            continue
+        progress(f"reading the changes of {key}")
+        began = time.monotonic()
+        measured = reader.measured([load]).get(key)
+        if measured is not None and load.metadata.figures is not None:
+            proof = Proof(holes_of(decoded[key], load.metadata.figures), MADE_BY)
+            seconds = time.monotonic() - began
+            restored.append(
+                receipt_of(ledger.lake, table, load, measured, kind="rebuilt", seconds=seconds, proof=proof)
+            )
+    ledger.record_receipts(restored)
+    return done + len(restored)
 
 
 class _Reader:

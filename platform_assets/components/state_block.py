@@ -1,0 +1,38 @@
+"""The `state:` block of a topic's YAML."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from platform_assets.decoding.formats import decoder_of
+from platform_assets.errors import ConfigurationError
+from platform_assets.lake import changes_table, decoded_table
+from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.model.state import POSITION, StateDeclaration
+
+_FIELDS: Final = ("key", "order", "deletes", "keep")
+
+
+def state_declaration(block: Mapping[str, Any], decode: DecodeDeclaration | None = None) -> StateDeclaration:
+    """Parse the block into a declaration. With `decode`, compare it with the columns of the decoded table. Raises
+    ConfigurationError, which gives the field, its value and the allowed values."""
+    for name in block:
+        if name not in _FIELDS:
+            close = difflib.get_close_matches(str(name), _FIELDS, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(_FIELDS)}"
+            raise ConfigurationError(f"state: unknown field {name!r}: {hint}")
+    key = block.get("key")
+    if not isinstance(key, list | tuple) or any(not isinstance(name, str) for name in key):
+        raise ConfigurationError(f"key: must be a list of columns such as [id], not {key!r}")
+    rest = {name: block.get(name, default) for name, default in (("order", POSITION), ("keep", "last"))}
+    rest["deletes"] = block.get("deletes", "tombstone")
+    for name, given in rest.items():
+        if not isinstance(given, str):
+            raise ConfigurationError(f"{name}: must be text, not {given!r}")
+    state = StateDeclaration(tuple(key), **rest)
+    if decode is not None:
+        of_key = None if decode.key is None else decoder_of(decode.key).fields
+        changes_table.columns(decoded_table.columns(of_key, decoder_of(decode.value).fields), state)
+    return state

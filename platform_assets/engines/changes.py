@@ -1,0 +1,275 @@
+"""The changes of a window: the record of each key that counts, chosen from the window's decoded rows in this process.
+
+The decoded rows are read twice, in blocks. The first pass reads keys and versions and chooses; the second pass copies
+the chosen rows. Memory is bounded by the keys of a window, whatever the size of its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.engines.decoding.digests import measured
+from platform_assets.engines.decoding.engine import files_layout
+from platform_assets.engines.decoding.reading import measured_window
+from platform_assets.engines.decoding.rows import aligned, by_partition, in_order
+from platform_assets.engines.decoding.task import encodings
+from platform_assets.engines.protocol import NO_ROWS, StagedFiles
+from platform_assets.engines.shared.files import FileSeries, not_written
+from platform_assets.errors import FilesLostError, PlatformError
+from platform_assets.lake.changes_table import DELETED, GENERATION
+from platform_assets.lake.data_files import NewFile
+from platform_assets.lake.decoded_table import TOMBSTONE
+from platform_assets.lake.field_ids import FieldIds
+from platform_assets.lake.location import Lake, load_folder
+from platform_assets.lake.rows import batches_of
+from platform_assets.model.digest import Measured
+from platform_assets.model.expectations import MOST_SAMPLES, FailingRow, Figures
+from platform_assets.model.state import (
+    NO_KEY,
+    NO_VALUE,
+    NO_VERSION,
+    RECORD_KEY,
+    SEVERAL_PARTITIONS,
+    SUPERSEDED,
+    StateDeclaration,
+)
+from platform_assets.model.tables import TableRef
+
+_BLOCK_ROWS: Final = 16_384
+_MOST_WAITING: Final = 1 << 20
+"""Number of rows that wait until they are compared with the chosen ones."""
+_PARTITION, _OFFSET = "kafka_partition", "kafka_offset"
+_VERSION, _LOW, _HIGH, _RANK = "version", "low", "high", "rank"
+Offsets = Mapping[int, npt.NDArray[np.int64]]
+"""Sorted offsets by partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesOrder:
+    """An order to make the changes of a window from `version` of the topic's decoded table.
+
+    `layout` has the columns of the table of changes. `window_column` is true if its files get a window column;
+    `field_ids` are the ids of their columns.
+    """
+
+    topic: str
+    window: str
+    version: int
+    generation: int
+    state: StateDeclaration
+    layout: pa.Schema
+    load_id: str
+    records_per_file: int
+    window_column: bool
+    field_ids: FieldIds
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesFiles:
+    """Files of a window's changes that no commit refers to yet, the window's figures by name, and the digests of the
+    decoded rows from which the changes were made."""
+
+    changes: StagedFiles
+    figures: Mapping[str, Figures]
+    source: Measured
+
+
+@dataclass(frozen=True)
+class ChangesEngine:
+    """Makes changes of windows of `lake` in this process, without Spark."""
+
+    lake: Lake
+    name: str = "changes"
+
+    def write(self, order: ChangesOrder) -> ChangesFiles:
+        """Write the changes of a window to new files. After a failure, delete the new files as far as possible.
+
+        Raises FilesLostError for files of the decoded table, LakeNotWritableError and LakeUnavailableError.
+        """
+        source = self.lake.table(TableRef("decoded", order.topic))
+        choice = Choice(order.state)
+        for block in batches_of(source, order.window, order.version, choice.columns, rows_at_once=_BLOCK_ROWS):
+            choice.add(block)
+        chosen, figures = choice.finished()
+        folder, below = self.lake.table(TableRef("changes", order.topic)), load_folder(order.window, order.load_id)
+        layout, whole = files_layout(order.layout), NO_ROWS
+        dictionaries, deltas = encodings(layout)
+        series = FileSeries(
+            folder.content,
+            below,
+            "00000",
+            order.records_per_file,
+            measure=measured,
+            dictionaries=dictionaries,
+            deltas=deltas,
+            window=order.window if order.window_column else None,
+            field_ids=order.field_ids,
+        )
+        try:
+            for block in batches_of(source, order.window, order.version, rows_at_once=_BLOCK_ROWS):
+                rows = in_order(block)
+                whole += measured(rows)
+                found = rows.filter(pa.array(_is_among(rows, chosen)))
+                for part in by_partition(changes_of(found, order.state, order.generation, layout)):
+                    series.add(part)
+            series.close()
+        except OSError as e:
+            series.discard()
+            raise not_written(e, str(folder)) from e
+        except BaseException:
+            series.discard()
+            raise
+        files = tuple(NewFile(f.path, f.bytes, f.rows, f.statistics) for f in series.written)
+        total = sum((f.measured for f in series.written), NO_ROWS)
+        return ChangesFiles(StagedFiles(below, files, total, None), figures, whole)
+
+    def measure(
+        self, table: TableRef, keys: Sequence[str], version: int
+    ) -> Iterator[tuple[str, Measured | PlatformError]]:
+        """See `TableReader`."""
+        for key in keys:
+            try:
+                yield key, measured_window(self.lake.table(table), key, version)
+            except FilesLostError as error:
+                yield key, error
+
+
+@dataclass
+class Choice:
+    """The choice of one record for each key, from rows that are added in any order."""
+
+    state: StateDeclaration
+    _chosen: pa.Table | None = None
+    _waiting: list[pa.Table] = field(default_factory=list)
+    _waiting_rows: int = 0
+    _rows: int = 0
+    _refused: dict[str, Figures] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of decoded rows that the choice needs."""
+        of_key = [RECORD_KEY] if self.state.deletes == "tombstone" else []
+        of_version = [] if self.state.version is None else [self.state.version]
+        return list(dict.fromkeys([_PARTITION, _OFFSET, TOMBSTONE, *of_key, *self.state.key, *of_version]))
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add decoded rows of a window."""
+        self._rows += rows.num_rows
+        if self.state.deletes == "none":
+            rows = self._without(rows, rows[TOMBSTONE], NO_VALUE)
+        keys = key_columns(rows, self.state)
+        lacking = pc.is_null(keys[0])
+        for key in keys[1:]:
+            lacking = pc.or_(lacking, pc.is_null(key))
+        rows = self._without(rows, lacking, NO_KEY)
+        if self.state.version is not None:
+            rows = self._without(rows, pc.is_null(rows[self.state.version]), NO_VERSION)
+        if not rows.num_rows:
+            return
+        found = {f"key{number}": key for number, key in enumerate(key_columns(rows, self.state))}
+        if self.state.version is not None:
+            found[_VERSION] = rows[self.state.version]
+        found |= dict.fromkeys((_PARTITION, _LOW, _HIGH), rows[_PARTITION])
+        self._waiting.append(pa.table({**found, _OFFSET: rows[_OFFSET]}))
+        self._waiting_rows += rows.num_rows
+        if self._waiting_rows >= max(_MOST_WAITING, 0 if self._chosen is None else self._chosen.num_rows):
+            self._choose()
+
+    def finished(self) -> tuple[Offsets, dict[str, Figures]]:
+        """Return the positions of the chosen records, and the window's figures."""
+        self._choose()
+        chosen = self._chosen
+        if chosen is None:
+            return {}, self._figures(0, Figures())
+        partitions, offsets = chosen[_PARTITION].to_numpy(), chosen[_OFFSET].to_numpy()
+        places = {int(p): np.sort(offsets[partitions == p]) for p in np.unique(partitions)}
+        several = chosen.filter(pc.not_equal(chosen[_LOW], chosen[_HIGH]))
+        return places, self._figures(chosen.num_rows, Figures(chosen.num_rows, several.num_rows, _samples(several)))
+
+    def _figures(self, chosen: int, several: Figures) -> dict[str, Figures]:
+        """Return the figures that are not zero, but always the number of superseded records."""
+        refused = sum(figures.failing for figures in self._refused.values())
+        found = {SUPERSEDED: Figures(self._rows, self._rows - refused - chosen), SEVERAL_PARTITIONS: several}
+        return {name: f for name, f in {**found, **self._refused}.items() if f.failing or name == SUPERSEDED}
+
+    def _without(self, rows: pa.RecordBatch, refused: pa.BooleanArray, name: str) -> pa.RecordBatch:
+        """Return the rows that are not refused, and count the others."""
+        number = refused.true_count
+        if not number:
+            return rows
+        lost = Figures(0, number, _samples(in_order(rows.filter(refused).select([_PARTITION, _OFFSET]))))
+        self._refused[name] = self._refused.get(name, Figures()) + lost
+        return rows.filter(pc.invert(refused))
+
+    def _choose(self) -> None:
+        if not self._waiting:
+            return
+        tables = self._waiting if self._chosen is None else [self._chosen, *self._waiting]
+        rows = pa.concat_tables(tables).combine_chunks()
+        self._waiting, self._waiting_rows = [], 0
+        order = [*([_VERSION] if self.state.version is not None else []), _PARTITION, _OFFSET]
+        rows = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in order]))
+        keys = [name for name in rows.column_names if name.startswith("key")]
+        winner = "max" if self.state.keep == "last" else "min"
+        best = (
+            rows.select([*keys, _LOW, _HIGH])
+            .append_column(_RANK, pa.array(np.arange(rows.num_rows)))
+            .group_by(keys, use_threads=False)
+            .aggregate([(_RANK, winner), (_LOW, "min"), (_HIGH, "max")])
+        )
+        chosen = rows.take(best[f"{_RANK}_{winner}"])
+        for name, now in ((_LOW, best[f"{_LOW}_min"]), (_HIGH, best[f"{_HIGH}_max"])):
+            chosen = chosen.set_column(chosen.schema.get_field_index(name), name, now)
+        self._chosen = chosen
+
+
+def key_columns(rows: pa.RecordBatch, state: StateDeclaration) -> list[pa.Array]:
+    """Return the key columns of decoded rows. Those of a tombstone come from the record's key. Pure."""
+    if state.deletes == "none" or RECORD_KEY in state.key:
+        return [rows[name] for name in state.key]
+    key = rows[RECORD_KEY]
+    parts = [pc.struct_field(key, name) if pa.types.is_struct(key.type) else key for name in state.key]
+    return [pc.if_else(rows[TOMBSTONE], part, rows[name]) for name, part in zip(state.key, parts, strict=True)]
+
+
+def changes_of(rows: pa.RecordBatch, state: StateDeclaration, generation: int, layout: pa.Schema) -> pa.RecordBatch:
+    """Return decoded rows as changes with the columns `layout`. Pure."""
+    own: dict[str, Any] = {
+        GENERATION: pa.repeat(pa.scalar(generation, pa.int32()), rows.num_rows),
+        DELETED: rows[TOMBSTONE],
+        "topic_id": rows["topic_id"].dictionary_encode(),
+        **dict(zip(state.key, key_columns(rows, state), strict=True)),
+    }
+    held = {*rows.schema.names}
+    columns = [
+        aligned(own[f.name] if f.name in own else rows[f.name], f.type)
+        if f.name in own or f.name in held
+        else pa.nulls(rows.num_rows, f.type)
+        for f in layout
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=layout)
+
+
+def _is_among(rows: pa.RecordBatch, chosen: Offsets) -> npt.NDArray[np.bool_]:
+    partitions, offsets = rows[_PARTITION].to_numpy(), rows[_OFFSET].to_numpy()
+    found = np.zeros(rows.num_rows, bool)
+    for partition in np.unique(partitions):
+        wanted = chosen.get(int(partition))
+        if wanted is not None and len(wanted):
+            own = partitions == partition
+            places = np.minimum(np.searchsorted(wanted, offsets[own]), len(wanted) - 1)
+            found[own] = wanted[places] == offsets[own]
+    return found
+
+
+def _samples(rows: pa.RecordBatch | pa.Table) -> tuple[FailingRow, ...]:
+    first = rows.slice(0, MOST_SAMPLES)
+    places = zip(first[_PARTITION].to_pylist(), first[_OFFSET].to_pylist(), strict=True)
+    return tuple(FailingRow(partition, offset, None) for partition, offset in sorted(places))
