@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -20,7 +20,7 @@ from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Lake, load_folder
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.state import StateDeclaration
-from platform_assets.model.tables import TableKind, TableRef
+from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window, edge_of
 from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.state_histories import CHANGES, Row, expected
@@ -41,7 +41,7 @@ class MadeChanges:
 
     def __post_init__(self) -> None:
         self.lake = Lake.at(self.root)
-        self.table = TableRef(cast(TableKind, "changes"), _TOPIC)
+        self.table = TableRef("changes", _TOPIC)
         self.folder = self.lake.table(self.table)
         if not delta_log.exists(self.folder):
             new_tables.create(self.folder, Schema.from_arrow(self.columns), name="changes_orders", description="")
