@@ -46,7 +46,7 @@ def test_the_records_key_is_a_column_only_if_it_is_the_key_of_the_state() -> Non
         ({"key": ("idd",), "deletes": "none"}, "did you mean 'id'"),
         ({"key": ("share",), "deletes": "none"}, "DOUBLE"),
         ({"key": ("tags",), "deletes": "none"}, "ARRAY<STRING>"),
-        ({"key": ("id",), "order": "versio", "deletes": "none"}, "did you mean 'version'"),
+        ({"key": ("id",), "order": "versions", "deletes": "none"}, "did you mean .version."),
         ({"key": ("id",), "order": "name", "deletes": "none"}, "STRING"),
         ({"key": ("id",), "order": "version"}, "no column 'version'"),
         ({"key": ("id",), "keep": "first"}, "keep: first"),
