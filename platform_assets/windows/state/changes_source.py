@@ -75,10 +75,6 @@ class ChangesSource:
             found[window] = found.get(window, 0) + (rows or 0)
         return found
 
-    def bytes(self, windows: Collection[str] | None = None) -> int:
-        """Return the size of the files of the windows among `windows`, or of all."""
-        return pc.sum(self._files(windows)["share_bytes"]).as_py() or 0
-
     def blocks(self, columns: pa.Schema, windows: Collection[str], *, others: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the rows of `windows`, or those of all other windows, with `columns`. Raises FilesLostError."""
         names = pa.array(sorted(windows), pa.string())

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -36,8 +37,6 @@ SHARE: Final = 0.1
 SMALL_ROWS: Final = 1_000_000
 SMALL_BYTES: Final = 128 << 20
 """A state with fewer rows, in files of fewer bytes, is folded after each window."""
-_UNPACKED: Final = 4
-"""Bytes of column data in memory, as a multiple of the bytes of a file. An estimate."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished buckets, and the number of all buckets."""
@@ -295,11 +294,9 @@ class TopicState:
     ) -> FoldOrder:
         source = tables.source
         columns = pa.schema([f.remove_metadata() for f in source.columns if f.name != "topic_id"])
-        size = source.bytes(None if anew else windows)
-        count = 1
+        rows = sum(source.rows_by_window(None if anew else windows).values())
         if not anew:
-            size += sum(_total(each.files(), "size_bytes") for each in (tables.live, tables.dead))
-            count = live.buckets
+            rows += sum(_total(each.files(), "num_records") for each in (tables.live, tables.dead))
 
         def changes() -> Iterator[pa.RecordBatch]:
             return source.blocks(columns, windows)
@@ -307,9 +304,11 @@ class TopicState:
         def others() -> Iterator[pa.RecordBatch]:
             return source.blocks(columns, windows, others=True)
 
-        return FoldOrder(
-            self.declared, live, dead, frozenset(windows), changes, others, count_for(size * _UNPACKED, count)
-        )
+        # A sample of the rows tells their size in memory, which the files do not: they are compressed.
+        sample = next(chain(live.blocks(), changes()), None)
+        width = 0 if sample is None else sample.nbytes / sample.num_rows
+        count = count_for(round(rows * width), 1 if anew else live.buckets)
+        return FoldOrder(self.declared, live, dead, frozenset(windows), changes, others, count)
 
     def _clean(self, made_live: int, made_dead: int, *, erases: bool) -> None:
         for folder, made in ((self.live_folder, made_live), (self.dead_folder, made_dead)):
