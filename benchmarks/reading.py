@@ -30,7 +30,7 @@ from platform_assets.engines.columnar.columns import SCHEMA
 from platform_assets.engines.measuring import measure_of
 from platform_assets.engines.shared.files import FileSeries
 from platform_assets.engines.shared.session import connect
-from platform_assets.lake import data_files, holdings, raw_table
+from platform_assets.lake import checkpoints, data_files, holdings, raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.field_ids import FieldIds, ids_of
@@ -254,7 +254,7 @@ def _make_steady(small: Small, removed: Sequence[tuple[str, int]], path: Path) -
     removes = [RemoveAction(unquote(name), False, made_lake.now(), size, {}) for name, size in removed]
     handle = DeltaTable(path)
     handle.create_write_transaction([*removes, *adds], "append", handle.schema(), commit_properties=CommitProperties())
-    DeltaTable(path).create_checkpoint()
+    checkpoints.write(folder)
     (checkpoint,) = (path / "_delta_log").glob("*.checkpoint.parquet")
     listed = pq.read_table(checkpoint, columns=["remove"])["remove"]
     if len(listed) - listed.null_count != len(removed) or _files(path) != len(names):

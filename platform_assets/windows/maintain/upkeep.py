@@ -23,7 +23,7 @@ from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 
 from platform_assets.engines.merging.engine import MergeEngine
-from platform_assets.lake import contents, holdings
+from platform_assets.lake import checkpoints, contents, holdings
 from platform_assets.lake.location import Folder, window_folders
 from platform_assets.lake.vacuum import Vacuumed, vacuum
 from platform_assets.ledger.entries import EXPIRED
@@ -195,9 +195,9 @@ class TableUpkeep:
     def _fold_log(self) -> None:
         """Write a checkpoint, so that readers do not have to read the commits, and delete log files that are past
         the table's log retention."""
+        checkpoints.write(self._folder)
         handle = self._folder.delta()
         with self._folder.writing():
-            handle.create_checkpoint()
             handle.cleanup_metadata()
 
     def _size(self) -> tuple[int, int]:

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.transaction import AddAction, RemoveAction
+
+from platform_assets.lake import checkpoints, delta_log
+from platform_assets.lake.location import Folder
+
+FILES, REMOVED = 6, 4
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A table of six files, of which four have been removed."""
+    path = tmp_path / "table"
+    for number in range(FILES):
+        write_deltalake(path, pa.table({"n": pa.array([number], pa.int64())}), mode="append")
+    delta = DeltaTable(path)
+    actions = pa.table(delta.get_add_actions()).sort_by("modification_time").to_pylist()
+    removes: list[AddAction | RemoveAction] = [
+        RemoveAction(a["path"], False, 1 << 42, a["size_bytes"], {}) for a in actions[:REMOVED]
+    ]
+    delta.create_write_transaction(
+        removes,
+        "append",
+        delta.schema(),
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": "upkeep"}),
+    )
+    return path
+
+
+def checkpoint_of(path: Path) -> Path:
+    return path / delta_log.checkpoint_name(DeltaTable(path).version())
+
+
+def entries(checkpoint: Path) -> list[str]:
+    return sorted(json.dumps(row, default=str) for row in pq.read_table(checkpoint).to_pylist())
+
+
+def without_commits(path: Path) -> None:
+    """Delete all commits, so that readers depend on the checkpoint."""
+    for commit in (path / "_delta_log").glob("*.json"):
+        if commit.name != f"{DeltaTable(path).version():020}.json":
+            commit.unlink()
+
+
+def test_removed_files_have_row_groups_of_their_own(table: Path) -> None:
+    held = pl.scan_delta(str(table)).collect().sort("n")
+    checkpoints.write(Folder.at(table))
+    file = pq.ParquetFile(checkpoint_of(table))
+    columns = [
+        [(rows["add"] is not None, rows["remove"] is not None) for rows in file.read_row_group(group).to_pylist()]
+        for group in range(file.num_row_groups)
+    ]
+    others, removed = columns
+    assert removed == [(False, True)] * REMOVED
+    assert sorted(others, reverse=True)[: FILES - REMOVED] == [(True, False)] * (FILES - REMOVED)
+    assert not any(is_removed for _, is_removed in others)
+    without_commits(table)
+    assert pl.scan_delta(str(table)).collect().sort("n").equals(held)
+    hint = json.loads((table / "_delta_log" / "_last_checkpoint").read_text())
+    assert hint["version"] == DeltaTable(table).version()
+    assert hint["sizeInBytes"] == checkpoint_of(table).stat().st_size
+
+
+def test_the_entries_are_those_of_delta_rs(table: Path) -> None:
+    checkpoints.write(Folder.at(table))
+    divided = checkpoint_of(table)
+    found, schema = entries(divided), pq.read_schema(divided)
+    divided.unlink()
+    (table / "_delta_log" / "_last_checkpoint").unlink()
+    DeltaTable(table).create_checkpoint()
+    assert found == entries(divided)
+    assert schema.equals(pq.read_schema(divided))
+
+
+def test_a_checkpoint_continues_from_the_previous_one(table: Path) -> None:
+    checkpoints.write(Folder.at(table))
+    without_commits(table)
+    write_deltalake(table, pa.table({"n": pa.array([FILES], pa.int64())}), mode="append")
+    checkpoints.write(Folder.at(table))
+    without_commits(table)
+    assert pl.scan_delta(str(table)).collect()["n"].sort().to_list() == [4, 5, 6]
+
+
+def test_an_existing_checkpoint_stays(table: Path) -> None:
+    DeltaTable(table).create_checkpoint()
+    before = checkpoint_of(table).read_bytes()
+    checkpoints.write(Folder.at(table))
+    assert checkpoint_of(table).read_bytes() == before
+
+
+def test_a_hint_to_a_newer_checkpoint_stays(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hint = table / "_delta_log" / "_last_checkpoint"
+    divided: Callable[[Path], bytes] = checkpoints._divided
+
+    def while_another_writer_makes_one(checkpoint: Path) -> bytes:
+        write_deltalake(table, pa.table({"n": pa.array([FILES], pa.int64())}), mode="append")
+        DeltaTable(table).create_checkpoint()
+        return divided(checkpoint)
+
+    monkeypatch.setattr(checkpoints, "_divided", while_another_writer_makes_one)
+    checkpoints.write(Folder.at(table))
+    assert json.loads(hint.read_text())["version"] == FILES + 1
+
+
+def test_after_a_checkpoint_of_several_files_delta_rs_writes_the_next_one(table: Path) -> None:
+    DeltaTable(table).create_checkpoint()
+    whole, hint = checkpoint_of(table), table / "_delta_log" / "_last_checkpoint"
+    content: dict[str, Any] = json.loads(hint.read_text())
+    whole.rename(whole.with_name(whole.name.replace(".parquet", ".0000000001.0000000001.parquet")))
+    hint.write_text(json.dumps({**content, "parts": 1}))
+    without_commits(table)
+    write_deltalake(table, pa.table({"n": pa.array([FILES], pa.int64())}), mode="append")
+    checkpoints.write(Folder.at(table))
+    without_commits(table)
+    assert pl.scan_delta(str(table)).collect()["n"].sort().to_list() == [4, 5, 6]
