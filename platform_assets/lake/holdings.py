@@ -36,6 +36,7 @@ _PARTITION: Final = f"partition.{WINDOW}"
 _KEY: Final = re.compile(r"\d{4}-\d\d-\d\d-\d\d:\d\d")
 _AS_THEY_ARE: Final = "/=_.-~!$&'()+,:;@"
 """Characters in names, in addition to letters and digits, that delta-rs does not percent-encode in the log."""
+_PLAIN: Final = re.compile(rf"(?:[A-Za-z0-9{re.escape(_AS_THEY_ARE)}]|%25)*", re.ASCII)
 _FIRST, _LAST = "0001-01-01-00:00", "9999-12-31-23:59"
 _PLACES: Final = ("kafka_partition", "kafka_offset")
 _REMEMBERED_BYTES: Final = 64 << 20
@@ -297,6 +298,12 @@ def held_by(table: Folder, file: DataFile) -> Mapping[str, int | None]:
 def in_log(name: str) -> str:
     """Return the name of a file in the form in which delta-rs writes it into the log."""
     return quote(name, safe=_AS_THEY_ARE)
+
+
+def is_plain(path: str) -> bool:
+    """Return True if a path in the log has, in addition to characters that delta-rs does not encode, only percent signs
+    that are encoded as delta-rs does it."""
+    return _PLAIN.fullmatch(path) is not None
 
 
 def remember(table: Folder, path: str, size: int, held: Mapping[str, int]) -> None:

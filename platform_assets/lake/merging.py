@@ -72,7 +72,7 @@ class Group:
             bounds = holdings.span_in_log(file)
             if bounds is None or bounds[0] < ends or (bounds[0] != bounds[1] and bounds[0] == ends):
                 return False
-            if not unquote(file.path).startswith(OWN_FOLDERS):
+            if not file.path.startswith(OWN_FOLDERS) and not unquote(file.path).startswith(OWN_FOLDERS):
                 return False
             ends = bounds[1]
         return True

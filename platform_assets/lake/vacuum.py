@@ -72,6 +72,12 @@ def vacuum(
     return Vacuumed(table, tuple(sorted(sizes)), sum(sizes.values()))
 
 
+def has_old_files(folder: Folder) -> bool:
+    """Return True if the folder of a table has files that `vacuum` would delete. This lists the whole folder."""
+    with folder.reading():
+        return bool(folder.delta().vacuum(None, dry_run=True, full=True))
+
+
 def _deleted(
     folder: Folder,
     found: Collection[str],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,13 +32,18 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Rows of one window according to its receipt: the rows' topic id and digests, and the digest of the files that
-    contained the rows."""
+    """Rows of one window according to its receipt: the rows' topic id and digests, the id of the load, and the digest of
+    the files that contained the rows."""
 
     key: str
     topic_id: str
     files_digest: str
     measured: Measured
+    load_id: str
+
+
+EXPECTED_COLUMNS: Final = ("window", "topic_id", "files_digest", "rows", "offsets_digest", "content_digest", "load_id")
+"""Columns that `expected_in` uses."""
 
 
 def expected_in(entries: pa.Table, keys: Collection[str] | None = None) -> list[Expected]:
@@ -45,13 +51,13 @@ def expected_in(entries: pa.Table, keys: Collection[str] | None = None) -> list[
     entry of each window, by partition."""
     among = None if keys is None else pa.array(list(keys), pa.string())
     of_keys = entries if among is None else entries.filter(pc.is_in(entries["window"], among))
-    per_window = of_keys.group_by(
-        ["window", "topic_id", "files_digest", "offsets_digest", "content_digest"], use_threads=False
-    ).aggregate([("rows", "sum")])
-    names = ("window", "topic_id", "files_digest", "rows_sum", "offsets_digest", "content_digest")
+    per_window = of_keys.group_by([name for name in EXPECTED_COLUMNS if name != "rows"], use_threads=False).aggregate(
+        [("rows", "sum")]
+    )
+    names = (f"{name}_sum" if name == "rows" else name for name in EXPECTED_COLUMNS)
     return [
-        Expected(key, topic_id, files_digest, Measured(Digest(rows, int(offsets)), Digest(rows, int(content))))
-        for key, topic_id, files_digest, rows, offsets, content in zip(
+        Expected(key, topic_id, files_digest, Measured(Digest(rows, int(offsets)), Digest(rows, int(content))), load_id)
+        for key, topic_id, files_digest, rows, offsets, content, load_id in zip(
             *(per_window[name].to_pylist() for name in names), strict=True
         )
     ]
@@ -66,7 +72,9 @@ def recognised(
     reads: bool = True,
 ) -> dict[str, WindowFiles]:
     """Call `recognised_as` with the rows that `receipts` describe, and return its result."""
-    expected = (Expected(r.window.key, r.topic_id, r.files_digest, Measured(r.offsets, r.content)) for r in receipts)
+    expected = (
+        Expected(r.window.key, r.topic_id, r.files_digest, Measured(r.offsets, r.content), r.load_id) for r in receipts
+    )
     return recognised_as(lake, table, files, expected, reads=reads)
 
 

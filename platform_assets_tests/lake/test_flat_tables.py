@@ -551,3 +551,13 @@ def test_whatever_strangers_merge_windows_are_exact(tmp_path: Path, number: int)
         assert held(topic) == wanted, story
         now = topic.receipts()
         assert all((now[k].offsets, now[k].content) == (r.offsets, r.content) for k, r in digests.items()), story
+
+
+def test_a_plain_path_stays_the_same_when_delta_rs_encodes_it_again(rng: random.Random) -> None:
+    pieces = ["%25", "%3A", "%2525", "%", "%2", "%2F", "a", "9", "/", ":", "=", "+", " ", "ä", "\n", "%25\n", "_", "~"]
+    for _ in range(2_000):
+        path = "".join(rng.choices(pieces, k=rng.randrange(1, 6)))
+        if holdings.is_plain(path):
+            assert holdings.in_log(unquote(path)) == path
+    assert holdings.is_plain("window=2026-01-01-00%253A00/f2/part-00000-1.parquet")
+    assert not holdings.is_plain("window=2026-01-01-00%3A00/f2/part-00000-1.parquet")

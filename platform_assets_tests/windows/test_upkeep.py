@@ -3,6 +3,7 @@ a race leaves nothing behind."""
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableKind
 from platform_assets.windows.maintain import last_upkeep, upkeep_text
 from platform_assets.windows.maintain.merging import MergedFiles, Upkeep
-from platform_assets.windows.maintain.upkeep import TableUpkeep
+from platform_assets.windows.maintain.upkeep import VACUUM_EVERY, TableUpkeep
 from platform_assets.windows.proved_files import recognised
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved
 from platform_assets_tests.support.odd_measure import OddMeasure
@@ -563,3 +564,26 @@ def test_a_log_that_cannot_be_read_after_the_commit_does_not_cost_the_merged_fil
     assert held(topic) == sent(topic)
     assert upkeep(topic) == []
     proved(topic)
+
+
+def test_windows_are_compared_before_old_files_are_deleted_and_only_then(
+    topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared, unproved = list[str](), TableUpkeep._unproved
+
+    def counted(self: TableUpkeep) -> tuple[str, ...]:
+        compared.append(self.table.name)
+        return unproved(self)
+
+    monkeypatch.setattr(TableUpkeep, "_unproved", counted)
+    one, now = TableUpkeep(topic.declaration.raw_table, topic.ledger), datetime.now(UTC)
+    done = one.run(now)
+    assert done is not None
+    assert (done.vacuumed_at, done.deleted_files, compared) == (now, 0, [])
+    old = topic.root / "raw" / topic.topic / "old.parquet"
+    old.write_bytes(b"of a dead load")
+    os.utime(old, (0, 0))
+    done = one.run(now + VACUUM_EVERY)
+    assert done is not None
+    assert (done.vacuumed_at, done.deleted_files, compared) == (now + VACUUM_EVERY, 1, [one.table.name])
+    assert not old.exists()

@@ -30,15 +30,15 @@ from platform_assets.lake.leftovers import delete_overtaken
 from platform_assets.lake.location import OWN_FOLDERS, Folder, shared_folder
 from platform_assets.lake.measuring import measured
 from platform_assets.lake.merging import Group
-from platform_assets.ledger.entries import EXPIRED, Receipt
+from platform_assets.ledger.entries import EXPIRED
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import DEFAULT_FILE_SIZE
 from platform_assets.model.digest import Measured
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
-from platform_assets.model.windows import key_of
+from platform_assets.model.windows import KEY_FORMAT
 from platform_assets.windows.load.receipts import proved_again
-from platform_assets.windows.load.replacing import same
+from platform_assets.windows.proved_files import EXPECTED_COLUMNS, Expected, expected_in
 
 _log = logger(__name__)
 BUDGET_BYTES: Final = 32 << 30
@@ -66,7 +66,7 @@ class MergedFiles:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The groups of files that a run merges, at `version` of the table, and the receipts of their windows.
+    """The groups of files that a run merges, at `version` of the table, and the rows of their windows' receipts.
 
     `left` are groups for later runs, beyond the budget. `files` and `bytes` are those of the whole table.
     """
@@ -76,7 +76,7 @@ class Plan:
     left: tuple[Group, ...] = ()
     files: int = 0
     bytes: int = 0
-    receipts: Mapping[str, Receipt] = field(default_factory=dict, repr=False)
+    expected: Mapping[str, Expected] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -105,23 +105,30 @@ class Upkeep:
         handle = self.folder.delta()
         if not holdings.is_flat(handle):
             return None
-        receipts = {
-            key: receipt
-            for key, receipt in self.ledger.receipts(self.table).items()
-            if key_of(receipt.window.end) <= before and receipt.kind != "empty"
-        }
+        expected = self._expected(before)
         with self.folder.reading():
             files = pa.table(handle.get_add_actions(flatten=True))
             columns = pa.schema(handle.schema().to_arrow())
         found = holdings.by_window(self.folder, files, flat=True)
-        groups = merging.plan(found, receipts, self.target, self._lacking(files, ids_of(columns)))
+        groups = merging.plan(found, expected, self.target, self._lacking(files, ids_of(columns)))
         number, size = 0, 0
         while number < len(groups) and (number == 0 or size + groups[number].bytes <= budget):
             size += groups[number].bytes
             number += 1
         sizes = files["size_bytes"].to_pylist()
-        own = {key: receipts[key] for group in groups[:number] for key in group.windows}
+        own = {key: expected[key] for group in groups[:number] for key in group.windows}
         return Plan(handle.version(), tuple(groups[:number]), tuple(groups[number:]), len(sizes), sum(sizes), own)
+
+    def _expected(self, before: str) -> dict[str, Expected]:
+        """Return the rows of each window's receipt, for windows that end before the key `before`.
+
+        Only a few columns of the receipts are read, because a table may have very many windows.
+        """
+        entries = self.ledger.commit_rows(self.table, columns=[*EXPECTED_COLUMNS, "kind", "window_end"])
+        # Without a time zone, because pyarrow would need the system's database of time zones.
+        ends = pc.strftime(entries["window_end"].cast(pa.timestamp("us")), format=KEY_FORMAT)
+        due = pc.and_(pc.less_equal(ends, before), pc.not_equal(entries["kind"], "empty"))
+        return {each.key: each for each in expected_in(entries.filter(due))}
 
     def run(self, before: str, budget: int = BUDGET_BYTES) -> Iterator[MergedFiles]:
         """Plan and merge; yield the outcome of each group, nothing for a partitioned table."""
@@ -178,19 +185,19 @@ class Upkeep:
     def _merged(
         self, plan: Plan, group: Group, report: Report, cluster_by: Sequence[str], known: merging.Loads
     ) -> MergedFiles:
-        receipts = {key: plan.receipts[key] for key in group.windows}
+        expected = {key: plan.expected[key] for key in group.windows}
         if report.error is not None:
             if not isinstance(report.error, FilesLostError):
                 raise report.error
-            damaged = self._damaged(group, receipts)
+            damaged = self._damaged(group, expected)
             if damaged:
                 _log.warning("%d files of %s are not merged: %s", len(group.files), self.table, report.error)
             return MergedFiles(group, None, damaged=damaged)
         try:
-            differing = _differing(report.digests, receipts)
+            differing = _differing(report.digests, expected)
             if report.odd or differing:
-                damaged = self._damaged(group, receipts)
-                pending = self._pending(_load_ids(differing, receipts))
+                damaged = self._damaged(group, expected)
+                pending = self._pending(_load_ids(differing, expected))
                 if not damaged and self._names(group) and not pending:
                     raise LoadError(
                         f"{len(group.files)} files of {self.table} were not merged: the rows in the new file differ from the rows in "
@@ -217,8 +224,9 @@ class Upkeep:
             self._discard(report)
             return MergedFiles(group, None)
         self._remember(new, report)
-        if len(receipts) == 1:
-            self._record(receipts, version)
+        if len(expected) == 1:
+            (only,) = expected.values()
+            self._record(only, version)
         return MergedFiles(group, version, sum(file.bytes for file in new), files=len(new))
 
     def _discard(self, report: Report) -> None:
@@ -226,7 +234,7 @@ class Upkeep:
         for name in report.files:
             (self.folder / name.rpartition("/")[0]).delete()
 
-    def _damaged(self, group: Group, receipts: Mapping[str, Receipt]) -> tuple[str, ...]:
+    def _damaged(self, group: Group, expected: Mapping[str, Expected]) -> tuple[str, ...]:
         """Return the windows whose rows in the files of a group are not those of their receipts; none if another commit
         moved them, or if their load has committed and its receipt follows.
 
@@ -241,8 +249,8 @@ class Upkeep:
                     found[place] = found.get(place, NO_ROWS) + rows
             except FilesLostError:
                 unread |= {key for key in group.windows if holdings.may_hold(file, key)}
-        damaged = unread | _differing(found, receipts)
-        pending = self._pending(_load_ids(damaged, receipts))
+        damaged = unread | _differing(found, expected)
+        pending = self._pending(_load_ids(damaged, expected))
         return tuple(sorted(damaged - pending)) if self._names(group) else ()
 
     def with_more_rows(self) -> dict[str, str]:
@@ -284,28 +292,32 @@ class Upkeep:
                 held[key] = held.get(key, 0) + rows.rows
             holdings.remember(self.folder, holdings.in_log(file.path), file.bytes, held)
 
-    def _record(self, receipts: Mapping[str, Receipt], version: int) -> None:
-        """Record receipts that name files belonging to a single window. For shared files, the contents are recorded."""
-        found = holdings.actions_if_kept(self.folder, version, among=tuple(receipts))
-        files = {} if found is None else holdings.window_files(found)
-        table_id = load_log.table_id(self.folder)
-        self.ledger.record_receipts(
-            [proved_again(r, files[key], version, table_id) for key, r in receipts.items() if key in files]
-        )
+    def _record(self, expected: Expected, version: int) -> None:
+        """Record a receipt that names the files of a window that has separate files. For shared files, the contents are
+        recorded."""
+        key = expected.key
+        found = holdings.actions_if_kept(self.folder, version, among=(key,))
+        receipt = self.ledger.receipts(self.table, [key]).get(key)
+        if found is None or receipt is None or receipt.load_id != expected.load_id:
+            return
+        files = holdings.window_files(found)
+        if key in files:
+            table_id = load_log.table_id(self.folder)
+            self.ledger.record_receipts([proved_again(receipt, files[key], version, table_id)])
 
 
-def _load_ids(keys: Collection[str], receipts: Mapping[str, Receipt]) -> dict[str, str]:
-    return {key: receipts[key].load_id for key in keys if key in receipts}
+def _load_ids(keys: Collection[str], expected: Mapping[str, Expected]) -> dict[str, str]:
+    return {key: expected[key].load_id for key in keys if key in expected}
 
 
-def _differing(digests: Digests, receipts: Mapping[str, Receipt]) -> set[str]:
+def _differing(digests: Digests, expected: Mapping[str, Expected]) -> set[str]:
     """Return the windows whose rows differ from those of their receipts, or that have rows of another log."""
     by_window: dict[str, dict[str, Measured]] = {}
     for (key, topic_id), rows in digests.items():
         by_window.setdefault(key, {})[topic_id] = rows
-    differing = set(by_window) - set(receipts)
-    for key, receipt in receipts.items():
+    differing = set(by_window) - set(expected)
+    for key, each in expected.items():
         found = by_window.get(key, {})
-        if not (set(found) <= {receipt.topic_id} and same(found.get(receipt.topic_id, NO_ROWS), receipt)):
+        if not (set(found) <= {each.topic_id} and found.get(each.topic_id, NO_ROWS) == each.measured):
             differing.add(key)
     return differing

@@ -25,7 +25,7 @@ from deltalake.exceptions import CommitFailedError
 from platform_assets.engines.merging.engine import MergeEngine
 from platform_assets.lake import checkpoints, contents, holdings
 from platform_assets.lake.location import Folder, window_folders
-from platform_assets.lake.vacuum import Vacuumed, vacuum
+from platform_assets.lake.vacuum import Vacuumed, has_old_files, vacuum
 from platform_assets.ledger.entries import EXPIRED
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import DEFAULT_FILE_SIZE, TopicDeclaration
@@ -109,12 +109,12 @@ class TableUpkeep:
             self._fold_log()
         vacuumed = before.vacuumed_at if before is not None else None
         deleted = Vacuumed(self.table, (), 0)
-        damaged = {key: plan.receipts[key].load_id for each in merged for key in each.damaged}
+        damaged = {key: plan.expected[key].load_id for each in merged for key in each.damaged}
         damaged |= self._merging.with_more_rows()
         files, size = self._size()
         unproved: tuple[str, ...] = ()
         if vacuumed is None or now - vacuumed >= VACUUM_EVERY:
-            unproved = self._unproved()
+            unproved = self._unproved() if has_old_files(self._folder) else ()
             if not unproved:
                 deleted, vacuumed = vacuum(self.table, self._folder, keep=self._needed), now
         found = LastUpkeep(
