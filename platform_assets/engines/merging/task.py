@@ -142,8 +142,9 @@ def _rows_at_once(file: pq.ParquetFile) -> int:
 
 
 def _opened(source: pa.NativeFile, work: Work) -> pq.ParquetFile:
-    # Without this, a store would get a separate request for each column.
-    return parquet.opened(source, read_dictionary=list(_TEXTS), pre_buffer=is_in_store(work.table))
+    # Without `pre_buffer`, a store would get a separate request for each column. A large local file would be in memory.
+    at_once = is_in_store(work.table) or source.size() <= ROW_GROUP_BYTES
+    return parquet.opened(source, read_dictionary=list(_TEXTS), pre_buffer=at_once)
 
 
 def _write(files: Files, name: str, rows: Iterator[pa.RecordBatch], work: Work, most: int) -> bool:
@@ -170,8 +171,8 @@ def _write(files: Files, name: str, rows: Iterator[pa.RecordBatch], work: Work, 
         ) as writer,
     ):
         while first:
-            # A column whose dictionary changes would be written without one.
-            table = pa.Table.from_batches(first).unify_dictionaries()
+            # A column whose dictionary changes would be written without one. Many small chunks take longer to encode.
+            table = pa.Table.from_batches(first).unify_dictionaries().combine_chunks()
             writer.write_table(table, row_group_size=table.num_rows)
             first = _row_group(rows) if sink.tell() < most else []
     return True
