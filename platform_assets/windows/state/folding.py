@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, Literal
 
@@ -24,6 +24,8 @@ from platform_assets.errors import FoldOutcomeUnknownError
 from platform_assets.lake import delta_log, field_ids, state_table
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.state_table import FoldMetadata, Opened
+from platform_assets.ledger.erasure_rules import erased_of
+from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Digest
 from platform_assets.model.logs import logger
 from platform_assets.model.state import StateDeclaration
@@ -272,7 +274,11 @@ class TopicState:
             loads = source.loads_since(seen)
         except UnknownChangeError as e:
             return FoldPlan(frozenset(), str(e))
-        return plan(loads, live.fold.changes.version, dead.fold.changes.version)
+        planned = plan(loads, live.fold.changes.version, dead.fold.changes.version)
+        # After an erasure, changes may be made again by a load that does not name the erased records itself.
+        again = sorted({load.window for load in loads if load.replaces})
+        erased = any(erased_of(Ledger(self.lake), self.topic, again).values()) if again else False
+        return replace(planned, erases=planned.erases or erased)
 
     def _sides(self, tables: _Tables, *, anew: bool) -> tuple[FileSide, FileSide]:
         changes = tables.source.columns
