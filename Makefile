@@ -72,7 +72,7 @@ lint: install ## Check format, style, types, imports, plain English, spelling, c
 	@$(MAKE) --no-print-directory lock-check
 
 .PHONY: semantics
-semantics: install ## Run three loaders through the same crashes, and write what each lost and doubled
+semantics: install ## Run producers, copies and loaders through the same faults, and write what each lost and doubled
 	@$(BIN)/python -m platform_assets_tests.support.semantics $(ARGS)
 
 .PHONY: bench

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from platform_assets_tests.support import semantics
 from platform_assets_tests.support.faults import POINTS
-from platform_assets_tests.support.semantics import BEGIN, DOCUMENT, END, README, SEED
+from platform_assets_tests.support.semantics import lake, pages
+from platform_assets_tests.support.semantics.pages import BEGIN, DOCUMENT, END, README, SEED, recorded
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def test_the_run_that_the_documents_show_comes_out_the_same(
     broker: Broker, topic: TopicMaker, connection: Callable[[], SparkSession], tmp_path: Path
 ) -> None:
-    name = topic(partitions=semantics.PARTITIONS, stem="semantics")
-    crashes, results = semantics.run(broker.bootstrap, name, connection, tmp_path, SEED)
+    name = topic(partitions=lake.PARTITIONS, stem="semantics")
+    crashes, results = lake.run(broker.bootstrap, name, connection, tmp_path, SEED)
     for r in results:
         assert (r.lost, r.doubled) == (r.due_lost, r.due_doubled), r.loader
         assert r.others == (), r.loader
@@ -40,19 +40,18 @@ def test_the_run_that_the_documents_show_comes_out_the_same(
     assert doubled.rows > len(doubled.committed) + len(doubled.doubled)
     assert exact.rows == len(exact.committed)
     assert all(v.passed for v in exact.check_results)
-    # The documents show this run; `make semantics` rewrites them.
-    assert semantics.with_section(README.read_text(), semantics.table(results)) == README.read_text()
-    assert semantics.document(crashes, results, SEED) == DOCUMENT.read_text()
+    assert lake.leg(crashes, results) == recorded()["lake"]
 
 
-def test_the_readme_shows_what_the_document_tells() -> None:
-    shown = README.read_text().split(BEGIN)[1].split(END)[0].strip()
-    assert shown in DOCUMENT.read_text()
-    assert len(shown.splitlines()) == 2 + len(semantics.LOADERS)
+def test_the_pages_show_the_recorded_results() -> None:
+    """`make semantics` records the results and writes the pages."""
+    legs = recorded()
+    assert pages.with_section(README.read_text(), pages.section(legs)) == README.read_text()
+    assert pages.document(legs, SEED) == DOCUMENT.read_text()
 
 
 def test_a_section_is_replaced_between_its_markers_alone() -> None:
     text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    assert semantics.with_section(text, "new") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    assert pages.with_section(text, "new") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
     with pytest.raises(ValueError, match="no section"):
-        semantics.with_section("no markers", "new")
+        pages.with_section("no markers", "new")

@@ -6,8 +6,9 @@ import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 from confluent_kafka import KafkaException, TopicCollection
@@ -26,13 +27,14 @@ from testbed.loads import wait_until
 
 @dataclass(frozen=True)
 class Trio:
-    """Three brokers with node ids 1, 2 and 3."""
+    """Three brokers with node ids 1, 2 and 3. `properties` are server properties with which `up` starts them."""
 
     home: Home
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     def up(self) -> None:
         """Start the brokers that are not running."""
-        options = UpOptions(services=("kafka",), broker=BrokerSettings(heap="384m", brokers=3))
+        options = UpOptions(services=("kafka",), broker=BrokerSettings("384m", self.properties, brokers=3))
         platform.up(self.home, options, report=lambda _: None, environ=service_environment())
 
     @property
@@ -101,9 +103,9 @@ class Trio:
 
 
 @contextmanager
-def three_brokers(root: Path) -> Iterator[Trio]:
-    """Run three brokers below `root`. At the end of the block, the brokers are stopped by their process ids."""
-    trio = Trio(home_at(root))
+def three_brokers(root: Path, properties: Mapping[str, str] = MappingProxyType({})) -> Iterator[Trio]:
+    """Run three brokers with these properties below `root`. At the end of the block, the brokers are stopped by their process ids."""
+    trio = Trio(home_at(root), properties)
     try:
         trio.up()
         yield trio

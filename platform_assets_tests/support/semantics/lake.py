@@ -1,18 +1,8 @@
-"""Demonstration of delivery semantics: three loaders with the same crashes, and the results of the checks for their
-tables.
-
-`python -m platform_assets_tests.semantics` repeats the run shown in README.md and docs/SEMANTICS.md with the same seed,
-records and crashes, and writes the result to these files. It starts its own broker and Spark Connect server, unless
-`KAFKA_BOOTSTRAP_SERVERS` and `SPARK_REMOTE` specify other servers.
-"""
+"""The leg from Kafka to the lake: three loaders with the same crashes, and the results of the checks for their tables."""
 
 from __future__ import annotations
 
-import argparse
 import random
-import re
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,20 +14,13 @@ from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.findings import CheckResult, Finding, FindingKind
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.offsets import TopicRanges, ranges_of
-from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.support.control_loaders import ControlLoader
 from platform_assets_tests.support.faults import POINTS, Crash, Faults, InterruptedLoader, Point
-from testbed.homes import engines
+from platform_assets_tests.support.semantics.pages import Leg, Row
 from testbed.loads import Record, TopicLake
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
-
-SEED = 4
-"""Seed of the documented run."""
-README = CHECKOUT / "README.md"
-DOCUMENT = CHECKOUT / "docs" / "SEMANTICS.md"
-BEGIN, END = "<!-- semantics:begin -->", "<!-- semantics:end -->"
 
 LoaderName = Literal["at most once", "at least once", "platform"]
 LOADERS: tuple[LoaderName, ...] = get_args(LoaderName)
@@ -219,20 +202,6 @@ def _evaluation(lake: TopicLake) -> Evaluation:
 # --- telling it -----------------------------------------------------------------------------------------------------
 
 
-def table(results: Iterable[Result]) -> str:
-    """Return a Markdown table of the three loaders."""
-    lines = [
-        "| loader | crashes | committed records | rows | lost | more than once | results of the checks |",
-        "|---|--:|--:|--:|--:|--:|---|",
-    ]
-    for r in results:
-        lines.append(
-            f"| {_TOLD[r.loader]} | {sum(r.crashes.values())} | {len(r.committed):,} | {r.rows:,} | {len(r.lost):,} "
-            f"| {len(r.doubled):,} | {_said(r)} |"
-        )
-    return "\n".join(lines)
-
-
 def _said(r: Result) -> str:
     failed = [f"`{v.check}`" for v in r.check_results if not v.passed]
     if not failed:
@@ -243,18 +212,19 @@ def _said(r: Result) -> str:
     )
 
 
-def document(crashes: Schedule, results: Sequence[Result], seed: int) -> str:
-    """Return the complete report of a run, in Markdown."""
+def leg(crashes: Schedule, results: Sequence[Result]) -> Leg:
+    """Return the results as rows of the table and a section of the document."""
+    rows = tuple(
+        Row(_TOLD[r.loader], sum(r.crashes.values()), len(r.committed), r.rows, len(r.lost), len(r.doubled))
+        for r in results
+    )
     windows = results[0].windows.values()
     lines = [
-        "# Delivery semantics, demonstrated",
-        "",
-        f"`make semantics` writes this page and the README's table. It repeats this run (seed {seed}).",
+        "## Kafka to the lake",
         "",
         f"A topic with {PARTITIONS} partitions is filled window by window with plain records and with committed and aborted",
         "transactions. Three loaders load each window after it is sealed, and crash according to the same schedule. A load",
-        "that crashes is run again until it succeeds, as an orchestrator would do. A load that finds nothing to do counts",
-        "as successful.",
+        "that crashes is run again until it succeeds. A load that finds nothing to do counts as successful.",
         "",
         "Two of the loaders were written for this comparison (`platform_assets_tests/support/control_loaders.py`) and work",
         "like common sinks: they store a position and append rows. The third loader is that of the platform. All three use",
@@ -264,9 +234,11 @@ def document(crashes: Schedule, results: Sequence[Result], seed: int) -> str:
         "than once* counts the records that are in several rows of the table. Both counts come from comparing the topic with",
         "the table, and equal what the crashes must have caused.",
         "",
-        table(results),
+        "| loader | results of the checks |",
+        "|---|---|",
+        *(f"| {_TOLD[r.loader]} | {_said(r)} |" for r in results),
         "",
-        "## Crashes",
+        "### Crashes",
         "",
         "| window | offsets | crashed attempts |",
         "|--:|---|---|",
@@ -275,7 +247,7 @@ def document(crashes: Schedule, results: Sequence[Result], seed: int) -> str:
         offsets = ", ".join(f"{p}: {r}" for p, r in ranges.items())
         lines.append(f"| {number} | {offsets} | {', then '.join(points) or 'none'} |")
     for r in results:
-        lines += ["", f"## {_TOLD[r.loader][0].upper()}{_TOLD[r.loader][1:]}", ""]
+        lines += ["", f"### {_TOLD[r.loader][0].upper()}{_TOLD[r.loader][1:]}", ""]
         if r.lost:
             lines += ["Lost:", "", *_by_window(r, r.lost), ""]
         if r.doubled:
@@ -283,7 +255,9 @@ def document(crashes: Schedule, results: Sequence[Result], seed: int) -> str:
         lines += ["The checks:", ""]
         for v in r.check_results:
             lines.append(f"- `{v.check}` {_outcome(r, v)}")
-    return "\n".join(lines) + "\n"
+    exact = all(r.exact for r in results)
+    remark = "In the lake, the platform's checks name the lost and duplicate offsets and no others." if exact else ""
+    return Leg(rows, remark, "\n".join(lines))
 
 
 def _outcome(r: Result, v: CheckResult) -> str:
@@ -306,61 +280,3 @@ def _by_window(r: Result, offsets: Offsets) -> list[str]:
         if named:
             lines.append(f"- window {number}: {'; '.join(named)}")
     return lines
-
-
-def with_section(readme: str, text: str) -> str:
-    """Return `readme` with `text` between its two markers. Raises ValueError if there are no markers."""
-    if not re.search(f"{BEGIN}.*{END}", readme, re.DOTALL):
-        raise ValueError(f"the README has no section between {BEGIN} and {END}")
-    before, rest = readme.split(BEGIN, 1)
-    return f"{before}{BEGIN}\n{text}\n{END}{rest.split(END, 1)[1]}"
-
-
-# --- the command ----------------------------------------------------------------------------------------------------
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Repeat the run, print the report, and write it to the documents. Return 0 if every loader gave the expected
-    result."""
-    parser = argparse.ArgumentParser(prog="semantics", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seed", type=int, default=SEED, help="another seed gives other records and crashes")
-    parser.add_argument("--print-only", action="store_true", help="leave the documents as they are")
-    chosen = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="semantics-") as folder, engines(Path(folder)) as (bootstrap, remote):
-        topic = new_topic(bootstrap)
-        crashes, results = run(bootstrap, topic, session_of(remote), Path(folder) / "lakes", chosen.seed)
-    print(f"seed {chosen.seed}\n\n{table(results)}")
-    for sentence in (s for r in results for s in r.others):
-        print(sentence, file=sys.stderr)
-    if not all(r.as_due and r.exact for r in results):
-        print("not as it must be: the documents stay as they are", file=sys.stderr)
-        return 1
-    if not chosen.print_only:
-        DOCUMENT.parent.mkdir(exist_ok=True)
-        DOCUMENT.write_text(document(crashes, results, chosen.seed))
-        README.write_text(with_section(README.read_text(), table(results)))
-    return 0
-
-
-def new_topic(bootstrap: str) -> str:
-    """Make an empty topic for a run."""
-    import uuid
-
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    name = f"semantics-{uuid.uuid4().hex[:12]}"
-    client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
-    client.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
-    return name
-
-
-def session_of(remote: str) -> Callable[[], SparkSession]:
-    """Provide one session on the Spark Connect server at `remote`."""
-    from platform_assets.engines.shared.session import connect
-
-    session = connect(remote)
-    return lambda: session
-
-
-if __name__ == "__main__":
-    sys.exit(main())
