@@ -1040,6 +1040,62 @@ class FoldOutcomeUnknownError(UnknownOutcome):
         )
 
 
+# --- derived tables ----------------------------------------------------------------------------------------------
+
+
+class InputMissingError(Retryable):
+    """A table from which a derived table is made does not exist yet."""
+
+    def __init__(self, table: str, source: str) -> None:
+        self.table, self.source = table, source
+        super().__init__(
+            f"{table} is made from {source}, which has no rows yet. Nothing was changed. Load {source} first; the sensor then "
+            "requests the next run."
+        )
+
+
+class DerivedQueryError(Terminal):
+    """Spark refused or failed the query of a derived table."""
+
+    def __init__(self, table: str, reason: str) -> None:
+        self.table, self.reason = table, reason
+        super().__init__(
+            f"the query of {table} failed: {reason}. The table was not changed. Correct `sql` in its defs.yaml."
+        )
+
+
+class ConcurrentDerivationError(Retryable):
+    """Another commit to the derived table came first."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"another commit to {table} came first, so this run's commit was refused. The table holds the other commit's rows. Run it "
+            "again: the new run begins from them."
+        )
+
+
+class DerivationUnknownError(UnknownOutcome):
+    """It is unknown whether a commit to a derived table was made."""
+
+    def __init__(self, table: str, reason: str) -> None:
+        self.table, self.reason = table, reason
+        super().__init__(
+            f"the connection broke while {table} was being written ({reason}). The commit may or may not have been made. Run it "
+            "again: the new run looks at the table's newest commit."
+        )
+
+
+class DerivedRowsLostError(Retryable):
+    """Rows that a derived table's commit was to keep were not written completely."""
+
+    def __init__(self, table: str, reason: str) -> None:
+        self.table, self.reason = table, reason
+        super().__init__(
+            f"the rows of {table} that stay as they are were not copied completely: {reason}. Nothing was changed. Run it again."
+        )
+
+
 # --- migration to flat tables -----------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from platform_assets.terminal import echo, echo_json, echo_lines
 if TYPE_CHECKING:
     from platform_assets.cli.environment import Environment
     from platform_assets.lake.location import Folder
+    from platform_assets.model.derived import DerivedRef
     from platform_assets.model.tables import TableRef
 
 JSON_VERSION = 1
@@ -23,18 +24,18 @@ JSON_VERSION = 1
 def read(table: str, as_json: bool) -> None:
     """Print code that reads TABLE in Spark, polars, DuckDB and pandas, SPARK'S TOKEN INCLUDED.
 
-    TABLE is raw/<topic>, decoded/<topic> or dead_letters/<topic>; a topic's name alone means the topic's raw table. If
+    TABLE is raw/<topic>, decoded/<topic>, dead_letters/<topic> or derived/<name>; a topic's name alone means the topic's raw table. If
     a Spark server answers, the table is registered there by name, so that SQL can use a name such as raw.orders. The
     embedded server forgets these names when it stops; run this command again after a restart.
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.cli.snippets import snippets
-    from platform_assets.components.declared import table_held
+    from platform_assets.components.declared import derived_or_held
     from platform_assets.errors import ConfigurationError
 
     environment = Environment.of_process()
     ledger = environment.ledger()
-    name = table_held(table, ledger)[1]
+    name = derived_or_held(table, ledger)
     folder = ledger.lake.table(name)
     if not folder.has_delta_log():
         raise ConfigurationError(
@@ -55,7 +56,7 @@ def read(table: str, as_json: bool) -> None:
             echo(f"spark.table('{known_as}').show(5)" if known_as else f"# {why_not}")
 
 
-def _register(environment: Environment, table: TableRef, folder: Folder) -> tuple[str | None, str]:
+def _register(environment: Environment, table: TableRef | DerivedRef, folder: Folder) -> tuple[str | None, str]:
     """Register the table with Spark; return its name there, or the reason why it was not registered."""
     from pyspark.errors import PySparkException
 

@@ -23,6 +23,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger import cut_ranges
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import planning
@@ -209,6 +210,28 @@ def _is_case_sensitive(topics: Iterable[str]) -> bool:
     return root is None or Lake.at(root).is_case_sensitive()
 
 
+def derived_tables() -> dict[DerivedRef, DerivedDeclaration]:
+    """Return the declared derived tables. Raises DeclarationsError, which lists every mistake in the YAML."""
+    found = judgement()
+    refuse(found.mistakes)
+    return {
+        each.declaration.table: each.declaration for each in sorted(found.derived, key=lambda d: d.declaration.table)
+    }
+
+
+def derived_of(name: str) -> DerivedDeclaration:
+    """Return the declaration of a derived table, given as `derived/<name>` or by its name alone. Raises DeclarationsError.
+    Raises ConfigurationError, which lists the tables, if the name is unknown."""
+    known = derived_tables()
+    found = next((d for ref, d in known.items() if name in (ref.name, ref.short)), None)
+    if found is None:
+        names = ", ".join(ref.name for ref in known)
+        raise ConfigurationError(
+            f"{name!r} is not a derived table of this project; its derived tables are: {names or 'none'}"
+        )
+    return found
+
+
 def patterns() -> list[tuple[Path, TopicTables]]:
     """Return every list of topics that has a pattern, each with the folder of the file that declares it. Raises
     ConfigurationError and DeclarationsError."""
@@ -259,6 +282,13 @@ def table_held(name: str, ledger: Ledger) -> tuple[TopicDeclaration, TableRef]:
         return table_of(name)
     first = cut_ranges.first_edge(ledger, found.topic) or datetime.fromtimestamp(0, UTC)
     return TopicDeclaration(found.topic, _ANY_SCHEDULE, first, paused=True), found
+
+
+def derived_or_held(name: str, ledger: Ledger) -> TableRef | DerivedRef:
+    """Return the declared derived table with the name `derived/<name>`, or the table that `table_held` finds."""
+    if DerivedRef.parse(name) is not None:
+        return derived_of(name).table
+    return table_held(name, ledger)[1]
 
 
 def declaration_of(table: str) -> TopicDeclaration:

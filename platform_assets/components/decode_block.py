@@ -51,6 +51,33 @@ def expectations_of(given: Any, columns: pa.Schema, taken: Sequence[str]) -> tup
     return tuple(found)
 
 
+def expectations_without_types(given: Any, taken: Sequence[str]) -> tuple[Expectation, ...]:
+    """Parse a list of expectations on rows whose columns are not known yet. `taken` lists the names of other checks.
+
+    Raises ConfigurationError like `expectations_of`, but not for unknown columns and types that do not fit.
+    """
+    if not isinstance(given, list | tuple):
+        raise ConfigurationError(f"expect: must be a list of expectations such as {_FORM}, not {given!r}")
+    found: list[Expectation] = []
+    for number, each in enumerate(given, 1):
+        named = [each.get("column"), each.get("unique")] if isinstance(each, Mapping) else []
+        names = [
+            n
+            for n in (m for some in named for m in (some if isinstance(some, list | tuple) else [some]))
+            if isinstance(n, str)
+        ]
+        try:
+            expectation = _expectation(each, pa.schema([pa.field(name, pa.null()) for name in dict.fromkeys(names)]))
+            if expectation.name in (*taken, *(other.name for other in found)):
+                raise ConfigurationError(
+                    f"another check is already named {expectation.name!r}: give this expectation a different `name:`"
+                )
+        except ConfigurationError as e:
+            raise ConfigurationError(f"expect: entry {number}: {e}") from e
+        found.append(expectation)
+    return tuple(found)
+
+
 def _expectation(given: Any, columns: pa.Schema) -> Expectation:
     if not isinstance(given, Mapping):
         raise ConfigurationError(f"must be a mapping such as {_FORM}, not {given!r}")

@@ -19,16 +19,21 @@ from dagster_shared.yaml_utils import parse_yamls_with_source_position
 from dagster_shared.yaml_utils.source_position import SourcePositionTree, ValueAndSourcePositionTree
 from pydantic import TypeAdapter, ValidationError
 
+from platform_assets.components.derived_table import DerivedTable
 from platform_assets.components.left_out import Candidate, left_out
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.components.topic_tables import TopicTables
 from platform_assets.components.yaml_texts import TextContext, has_template
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.untrusted import cut
+from platform_assets.windows.derive import query
+from platform_assets.windows.derive.query import QueryError
 
 TOPIC_TABLE: Final = "platform_assets.components.TopicTable"
 TOPIC_TABLES: Final = "platform_assets.components.TopicTables"
+DERIVED_TABLE: Final = "platform_assets.components.DerivedTable"
 NAMES: Final = ("defs.yaml", "defs.yml", "component.yaml")
 """Names of files that Dagster reads in a folder. If several of these files exist, Dagster reads only the first."""
 
@@ -39,6 +44,9 @@ _EXAMPLES: Final = {
     "topic": "orders",
     "window": '"0 * * * *"',
     "start": '"2026-01-31T00:00Z"',
+    "table": "delays_by_day",
+    "by": '{day: "date(time_hour)"}',
+    "sql": "SELECT …",
 }
 _MOST_VALUES: Final = 100_000
 """Maximum number of values in all documents of a file, with aliases expanded."""
@@ -92,6 +100,16 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclaredDerived:
+    """A derived table whose declaration in a YAML document has no mistake; the lines of its name, and of its query's first line."""
+
+    declaration: DerivedDeclaration
+    file: Path
+    table_line: int
+    sql_line: int
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """The declarations in a definitions folder, the mistakes in them, and the topics that are left out so that all
     others can be defined."""
@@ -99,6 +117,7 @@ class Judgement:
     declared: tuple[Declared, ...]
     mistakes: tuple[Mistake, ...]
     left_out: tuple[Mistake, ...] = ()
+    derived: tuple[DeclaredDerived, ...] = ()
 
 
 def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
@@ -109,9 +128,14 @@ def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
         return Judgement((), (missing,))
     declared: list[Declared] = []
     mistakes: list[Mistake] = []
+    derived: list[DeclaredDerived] = []
     for file in _files(folder):
         for found in _in_file(file, folder):
-            (mistakes if isinstance(found, Mistake) else declared).append(found)  # type: ignore[arg-type]
+            if isinstance(found, DeclaredDerived):
+                derived.append(found)
+            else:
+                (mistakes if isinstance(found, Mistake) else declared).append(found)  # type: ignore[arg-type]
+    mistakes += _wrong_inputs(derived, declared)
     mistakes += _doubled_names(declared)
     candidates = [Candidate(each.declaration, f"{each.file}:{each.topic_line}", each.found) for each in declared]
     omitted = left_out(candidates, case_sensitive=case_sensitive)
@@ -123,7 +147,48 @@ def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
             text = f"topic: {each.declaration.topic!r} is declared twice, first at {where}: keep one of them"
             mistakes.append(Mistake(each.file, each.topic_line, text))
     beside = tuple(sorted(Mistake(declared[n].file, declared[n].topic_line, why) for n, why in omitted.items()))
-    return Judgement(tuple(first.values()), tuple(sorted(mistakes)), beside)
+    return Judgement(tuple(first.values()), tuple(sorted(mistakes)), beside, tuple(derived))
+
+
+def _wrong_inputs(derived: Sequence[DeclaredDerived], declared: Sequence[Declared]) -> Iterator[Mistake]:
+    """Yield a mistake for each derived table that is declared twice, reads an unknown table, or reads itself through others."""
+    known: set[query.Input] = {table for each in declared for table in each.declaration.tables}
+    known |= {each.declaration.table for each in derived}
+    reads = {each.declaration.table: query.parsed(each.declaration).inputs for each in derived}
+    first: dict[DerivedRef, DeclaredDerived] = {}
+    for each in derived:
+        table = each.declaration.table
+        other = first.setdefault(table, each)
+        if other is not each:
+            where = f"{other.file}:{other.table_line}"
+            yield Mistake(
+                each.file, each.table_line, f"table: {table} is declared twice, first at {where}: keep one of them"
+            )
+        for span in query.parsed(each.declaration).spans:
+            if span.table not in known:
+                line = each.sql_line + query.line_at(each.declaration.sql, span.start) - 1
+                close = difflib.get_close_matches(span.table.name, [t.name for t in known], 1)
+                hint = (
+                    f"did you mean {close[0]}?"
+                    if close
+                    else f"use one of {', '.join(sorted(t.name for t in known)) or 'none'}"
+                )
+                yield Mistake(each.file, line, f"sql: {span.table} is not a table of this project: {hint}")
+        if table in _upstream(table, reads):
+            yield Mistake(
+                each.file, each.table_line, f"table: {table} is made from itself, through other derived tables"
+            )
+
+
+def _upstream(table: DerivedRef, reads: Mapping[DerivedRef, Sequence[query.Input]]) -> set[query.Input]:
+    found: set[query.Input] = set()
+    waiting: list[query.Input] = [*reads[table]]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting += reads.get(each, ()) if isinstance(each, DerivedRef) else ()
+    return found
 
 
 def _doubled_names(declared: Sequence[Declared]) -> Iterator[Mistake]:
@@ -147,7 +212,7 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(at, name) for name in sorted(files) if name.endswith((".yaml", ".yml")))
 
 
-def _in_file(file: Path, folder: Path) -> Iterator[Declared | Mistake]:
+def _in_file(file: Path, folder: Path) -> Iterator[Declared | DeclaredDerived | Mistake]:
     try:
         text = file.read_text(encoding="utf-8")
         roots = [*yaml.compose_all(text, Loader=yaml.SafeLoader)]
@@ -172,7 +237,10 @@ def _in_file(file: Path, folder: Path) -> Iterator[Declared | Mistake]:
             yield Mistake(file, *refused)
         return
     if file.name not in NAMES:
-        if any(isinstance(d.value, dict) and d.value.get("type") in (TOPIC_TABLE, TOPIC_TABLES) for d in documents):
+        if any(
+            isinstance(d.value, dict) and d.value.get("type") in (TOPIC_TABLE, TOPIC_TABLES, DERIVED_TABLE)
+            for d in documents
+        ):
             yield Mistake(
                 file, 1, f"Dagster reads only {NAMES[0]}: move this file to {file.with_suffix('')}/{NAMES[0]}"
             )
@@ -273,7 +341,7 @@ def _doubled(roots: Sequence[yaml.Node]) -> Iterator[tuple[str, int]]:
                 seen.add(key.value)
 
 
-def _in_document(file: Path, document: ValueAndSourcePositionTree) -> Iterator[Declared | Mistake]:
+def _in_document(file: Path, document: ValueAndSourcePositionTree) -> Iterator[Declared | DeclaredDerived | Mistake]:
     tree, value = document.source_position_tree, document.value
     if value is None:
         # An empty document has the position at which the next one would begin.
@@ -295,6 +363,9 @@ def _in_document(file: Path, document: ValueAndSourcePositionTree) -> Iterator[D
     elif component.type == TOPIC_TABLES:
         given = dict(component.attributes or {})
         yield from _topic_tables(file, attributes, given, templates=component.template_vars_module is None)
+    elif component.type == DERIVED_TABLE:
+        given = dict(component.attributes or {})
+        yield from _derived_table(file, attributes, given, templates=component.template_vars_module is None)
     elif problem := _not_a_component(component.type):
         yield Mistake(file, _line(tree, "type"), problem)
 
@@ -343,6 +414,79 @@ def _topic_table(
     yield from _mistakes(file, tree, wrong)
     if made is not None and not wrong and judged == given:
         yield Declared(made.declaration(), file, _line(tree, "topic"), _line(tree, "start"))
+
+
+_DERIVED_STAND_INS: Final = {
+    "table": "stand_in",
+    "by": {"window": "window"},
+    "sql": "SELECT window FROM raw.`stand-in`",
+}
+
+
+def _derived_table(
+    file: Path, tree: SourcePositionTree, given: dict[str, Any], *, templates: bool
+) -> Iterator[DeclaredDerived | Mistake]:
+    """Check the attributes of a derived table."""
+    model = DerivedTable.get_model_cls()
+    if model is None:
+        raise AssertionError("unreachable: the component has attributes")
+    known, context = tuple(model.model_fields), TextContext.of(ResolutionContext.default())
+    wrong: dict[str, str] = {}
+    try:
+        TypeAdapter(model).validate_python(given)
+    except ValidationError as e:
+        wrong |= _by_field(e, known)
+    for field, value in given.items():
+        if field not in wrong and templates and (problem := _template_problem(context, value)):
+            wrong[field] = problem
+    if wrong or (not templates and has_template(given)):
+        yield from _mistakes(file, tree, wrong)
+        return
+    try:
+        # Without the query, so that messages about it can name its line.
+        plain = DerivedTable.resolve_from_model(
+            context, TypeAdapter(model).validate_python({**given, **_no_query(given)})
+        )
+    except ValidationError as e:
+        yield from _mistakes(file, tree, _by_field(e, known))
+        return
+    by = context.resolve_value(given["by"])
+    sql = str(context.resolve_value(given["sql"]))
+    whole = {query_by: str(text) for query_by, text in by.items()} if isinstance(by, dict) else {"window": "window"}
+    declaration = replace(plain.declaration(), by=whole, sql=sql)
+    line = _sql_line(file, tree)
+    try:
+        query.parsed(declaration)
+    except QueryError as e:
+        in_query = e.line is not None and not str(e).startswith("`by")
+        yield Mistake(
+            file,
+            line + (e.line or 1) - 1 if in_query else _line(tree, "by" if str(e).startswith("`by") else "sql"),
+            f"sql: {e}",
+        )
+        return
+    except ConfigurationError as e:
+        yield Mistake(file, line, f"sql: {e}")
+        return
+    yield DeclaredDerived(declaration, file, _line(tree, "table"), line)
+
+
+def _no_query(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stand-ins for the query, and for `by` if it is a mapping."""
+    return {
+        name: _DERIVED_STAND_INS[name] for name in ("by", "sql") if name == "sql" or isinstance(given.get(name), dict)
+    }
+
+
+def _sql_line(file: Path, tree: SourcePositionTree) -> int:
+    """Return the line of the query's first line: that of `sql`, or the next one if the text begins after `|` or `>`."""
+    at = _line(tree, "sql")
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return (
+        at + 1
+        if at <= len(lines) and lines[at - 1].split("#")[0].rstrip().endswith(("|", ">", "|-", ">-", "|+", ">+"))
+        else at
+    )
 
 
 def _template_problem(context: ResolutionContext, value: Any) -> str | None:

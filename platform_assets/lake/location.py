@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import failures, object_files
 from platform_assets.lake.files import STORES, Files, files_at, is_in_store
+from platform_assets.model.derived import DERIVED, DerivedRef, is_derived
 from platform_assets.model.names import is_topic
 from platform_assets.model.tables import KINDS, TableRef
 
@@ -288,9 +289,15 @@ class Lake:
     def __str__(self) -> str:
         return str(self.root)
 
-    def table(self, table: TableRef) -> Folder:
+    def table(self, table: TableRef | DerivedRef) -> Folder:
         """Return the folder of a table."""
-        return self.root / table.kind / table.topic
+        first, last = table.parts
+        return self.root / first / last
+
+    def derived(self) -> list[DerivedRef]:
+        """Return the lake's derived tables, in the order of their names. Folders with other names are left out."""
+        found = [DerivedRef(name) for name in (self.root / DERIVED).folders() if is_derived(name)]
+        return sorted(ref for ref in found if self.table(ref).has_delta_log())
 
     def tables(self) -> list[TableRef]:
         """Return the lake's tables, in the order of their names. A folder whose name cannot be a topic's name is not a

@@ -15,6 +15,7 @@ from deltalake.exceptions import DeltaError
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import expiring
 from platform_assets.lake.location import Folder
+from platform_assets.model.derived import DerivedRef
 from platform_assets.model.tables import TableRef
 
 _PORTION: Final = 1_000
@@ -26,13 +27,13 @@ class Vacuumed:
     """Files of `table` that were deleted or, in a dry run, would be deleted: paths relative to the table's folder, and
     total size in bytes."""
 
-    table: TableRef
+    table: TableRef | DerivedRef
     files: tuple[str, ...]
     bytes: int
 
 
 def vacuum(
-    table: TableRef,
+    table: TableRef | DerivedRef,
     folder: Folder,
     *,
     retain_hours: int | None = None,

@@ -33,7 +33,7 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 _FILE: Final = re.compile(r"[a-z0-9._-]+", re.ASCII)
 _RESERVED: Final = "_together"
 """Suffix of the Dagster names that belong to a topic group."""
-_KINDS_IN_FRONT: Final = ("decoded-", "dead_letters-", "changes-", "state-")
+_KINDS_IN_FRONT: Final = ("decoded-", "dead_letters-", "changes-", "state-", "derived-")
 
 LONGEST_FILE: Final = 255
 """Maximum number of bytes in the name of a file or folder on the usual file systems."""

@@ -17,9 +17,8 @@ the last record of each key in each window."""
 KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
 """All kinds of tables, upstream first: each kind comes after the kinds from which it is made. `test_table_kinds` checks
 the code that must know every kind."""
-RESERVED_KINDS: Final = ("state",)
-"""Names of kinds of tables that nothing writes yet. Nothing else may use these names, so that these kinds can be added
-later."""
+RESERVED_KINDS: Final = ("state", "derived")
+"""Names that tables of a topic cannot use: `derived` tables have no topic, and nothing writes `state` tables yet."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -18,6 +18,7 @@ from platform_assets.checks import decoded as checks
 from platform_assets.checks.registry import CHECKS
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.derived import DerivedRef
 from platform_assets.model.names import catalogue_name, identifier
 from platform_assets.model.tables import KINDS, RESERVED_KINDS, TableRef
 
@@ -180,8 +181,10 @@ def earlier_windows_check_op(topic: str) -> str:
     return f"{earlier_windows_job(topic)}_check_op"
 
 
-def catalogue_table(table: TableRef) -> tuple[str, str]:
+def catalogue_table(table: TableRef | DerivedRef) -> tuple[str, str]:
     """Return the schema and the name of a table for a catalog. They are unique even if the catalog ignores case."""
+    if isinstance(table, DerivedRef):
+        return table.parts
     return table.kind, catalogue_name(table.topic)
 
 

@@ -18,6 +18,7 @@ from deltalake.schema import ArrayType, PrimitiveType
 
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.cli.main import main as command
+from platform_assets.components.derived_table import DerivedTable
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.kafka import settings
 from platform_assets.lake import raw_table
@@ -51,8 +52,13 @@ def fields() -> str:
     return _table(("field", "default", "meaning"), _fields())
 
 
-def _fields() -> Iterator[Sequence[str]]:
-    for name, field in TopicTable.model_fields.items():
+def derived_fields() -> str:
+    """Return the fields of a derived table's YAML. Required fields come first."""
+    return _table(("field", "default", "meaning"), _fields(DerivedTable))
+
+
+def _fields(component: type[TopicTable | DerivedTable] = TopicTable) -> Iterator[Sequence[str]]:
+    for name, field in component.model_fields.items():
         default = "must be given" if field.is_required() else _yaml(field.default)
         yield f"`{name}`", default, field.description or ""
 
@@ -127,6 +133,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 SECTIONS: Final[Mapping[str, tuple[Path, Callable[[], str]]]] = {
     "commands": (DOCS / "commands.md", commands),
     "fields": (DOCS / "configuration.md", fields),
+    "derived fields": (DOCS / "configuration.md", derived_fields),
     "client settings": (DOCS / "configuration.md", client_settings),
     "spark settings": (DOCS / "guide" / "spark.md", spark_settings),
     "raw columns": (DOCS / "tables.md", raw_columns),

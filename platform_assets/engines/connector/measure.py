@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from platform_assets.engines.connector import raw
@@ -30,15 +30,23 @@ def measure_windows(frame: DataFrame) -> dict[str, Measured]:
     from pyspark.sql import functions as F
 
     columns = [name for name in frame.columns if name not in _LEFT_OUT]
+    hashes = {"offsets": F.xxhash64("kafka_partition", "kafka_offset"), "content": row_hash(frame, columns, _IDENTITY)}
+    return raw.measured_by_window(frame, raw.sums_of(hashes))
+
+
+def row_hash(frame: DataFrame, columns: Sequence[str], unmarked: int = 0) -> Column:
+    """Return the hash of a row over `columns`. Each value that is not null is preceded by a mark of its column, except those of
+    the first `unmarked` columns."""
+    from pyspark.sql import functions as F
+
     chain: list[Column] = []
     for number, name in enumerate(columns):
         # Unquoted, a dot in a name would refer to a field of a struct.
         column = F.col(f"`{name.replace('`', '``')}`")
         value = _hashed(column, frame.schema[name].dataType)
-        mark = [F.when(column.isNotNull(), F.lit(mark_of(name)).cast("long"))] if number >= _IDENTITY else []
+        mark = [F.when(column.isNotNull(), F.lit(mark_of(name)).cast("long"))] if number >= unmarked else []
         chain += [*mark, value]
-    hashes = {"offsets": F.xxhash64("kafka_partition", "kafka_offset"), "content": F.xxhash64(*chain)}
-    return raw.measured_by_window(frame, raw.sums_of(hashes))
+    return F.xxhash64(*chain)
 
 
 def _hashed(column: Column, kind: DataType) -> Column:

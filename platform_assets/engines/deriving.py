@@ -1,0 +1,300 @@
+"""Spark's part of derived tables: it finds groups, computes their rows, and writes files. It never commits.
+
+Groups reach Spark as a DataFrame and are joined, never written into the text of a query. Names of views are made here.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from platform_assets.engines.connector.measure import row_hash
+from platform_assets.engines.shared.session import configure_codegen, without_token
+from platform_assets.errors import ConfigurationError, DerivedQueryError
+from platform_assets.lake.derived_table import RowsDigest
+from platform_assets.lake.location import Folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+_FIXED: Final = (
+    "boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary", "date", "timestamp",
+)  # fmt: skip
+"""Types, in addition to decimals, arrays, maps and structs, that all readers of the lake support."""
+_BAD_NAME: Final = re.compile(r"[ ,;{}()\n\t=]")
+_EXPRESSION: Final = "__by_"
+_GROUP: Final = "__group_"
+_FILE: Final = "__file"
+_VIEW: Final = re.compile(r"`?__derived_[0-9a-f]{32}_(\d+)`?")
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedInput:
+    """An input of a query at one version. `name` is its name in messages."""
+
+    name: str
+    folder: Folder
+    version: int
+
+
+class DerivingEngine:
+    """Queries for one derived table, named `table` in messages, in the session of this process."""
+
+    def __init__(self, spark: Callable[[], SparkSession], table: str, by: Mapping[str, str]) -> None:
+        self._session, self._table, self._by = spark, table, dict(by)
+
+    @property
+    def _spark(self) -> SparkSession:
+        return self._session()
+
+    def prepare(self, records: int) -> None:
+        """Choose for this process's session how Spark runs the queries over about so many records; see `configure_codegen`."""
+        with self.failures():
+            configure_codegen(self._spark, records)
+
+    def read(self, table: PinnedInput) -> DataFrame:
+        """Return the rows of a table at its version."""
+        frame: Any = self._spark.read.format("delta").option("versionAsOf", table.version)
+        return frame.load(table.folder.spark_path)
+
+    def empty(self, schema: pa.Schema) -> DataFrame:
+        """Return a frame without rows that has these columns, with which a query is analyzed."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        frame: Any = self._spark.createDataFrame([], from_arrow_schema(schema))
+        return frame
+
+    @contextmanager
+    def failures(self, names: Sequence[str] = ()) -> Iterator[None]:
+        """Translate Spark's errors inside the block. `names` are the names of the inputs, in the order of their views."""
+        from grpc import RpcError
+        from pyspark.errors import PySparkException
+
+        try:
+            yield
+        except (PySparkException, RpcError) as e:
+            raise DerivedQueryError(self._table, shown(str(e), names)) from e
+
+    @contextmanager
+    def result(self, text: Callable[[Sequence[str]], str], inputs: Sequence[DataFrame]) -> Iterator[DataFrame]:
+        """Give the result of a query while the views of its inputs exist. `text` makes the query from the views' names."""
+        views = [f"__derived_{uuid.uuid4().hex}_{number}" for number in range(len(inputs))]
+        for view, frame in zip(views, inputs, strict=True):
+            frame.createOrReplaceTempView(view)
+        try:
+            yield self._spark.sql(text(views))
+        finally:
+            for view in views:
+                self._spark.catalog.dropTempView(view)
+
+    def groups_of(self, frames: Sequence[DataFrame], most: int) -> pa.Table | None:
+        """Return the distinct groups of rows of the driving table; None if there are more than `most`."""
+        chosen = [frame.selectExpr(*(f"({e}) AS {_quoted(n)}" for n, e in self._by.items())) for frame in frames]
+        found = reduce(lambda one, other: one.union(other), chosen).distinct().limit(most + 1).toArrow()
+        return None if found.num_rows > most else found
+
+    def among(self, frame: DataFrame, groups: pa.Table) -> DataFrame:
+        """Return the driving table's rows of these groups."""
+        expressions = frame.selectExpr("*", *(f"({e}) AS {_EXPRESSION}{i}" for i, e in enumerate(self._by.values())))
+        return self._join(expressions, groups, [f"{_EXPRESSION}{i}" for i in range(len(self._by))], "left_semi").drop(
+            *(f"{_EXPRESSION}{i}" for i in range(len(self._by)))
+        )
+
+    def of_groups(self, frame: DataFrame, groups: pa.Table, *, other: bool = False) -> DataFrame:
+        """Return the derived table's rows of these groups; of all other groups if `other`."""
+        return self._join(frame, groups, list(self._by), "left_anti" if other else "left_semi")
+
+    def _join(self, frame: DataFrame, groups: pa.Table, columns: Sequence[str], how: str) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        named = self._spark.createDataFrame(groups.rename_columns([f"{_GROUP}{i}" for i in range(groups.num_columns)]))
+        pairs = [F.col(_quoted(c)).eqNullSafe(F.col(f"{_GROUP}{i}")) for i, c in enumerate(columns)]
+        return frame.join(F.broadcast(named), reduce(lambda a, b: a & b, pairs), how)
+
+    def sample(self, frame: DataFrame, number: int, seed: str) -> pa.Table:
+        """Return up to `number` groups of the derived table, which `seed` selects."""
+        from pyspark.sql import functions as F
+
+        names = [F.col(_quoted(name)) for name in self._by]
+        order = F.xxhash64(F.lit(seed), *names)
+        return frame.select(*names).distinct().orderBy(order, *names).limit(number).toArrow()
+
+    def files_with(self, frame: DataFrame, groups: pa.Table, folder: Folder) -> dict[str, str]:
+        """Return the derived table's files with rows of these groups: Spark's address of each, by its path in the table."""
+        from pyspark.sql import functions as F
+
+        placed = frame.withColumn(_FILE, F.col("_metadata.file_path"))
+        found = self.of_groups(placed, groups).select(_FILE).distinct().collect()
+        return {_below(row[0], folder): row[0] for row in found}
+
+    def addresses(self, frame: DataFrame, folder: Folder, paths: Sequence[str]) -> dict[str, str]:
+        """Return Spark's address of each of the files `paths`, which are relative to the table's folder."""
+        from pyspark.sql import functions as F
+
+        found = frame.select(F.col("_metadata.file_path")).distinct().collect()
+        return {path: row[0] for row in found if (path := _below(row[0], folder)) in set(paths)}
+
+    def kept(self, frame: DataFrame, groups: pa.Table, addresses: Sequence[str]) -> DataFrame:
+        """Return the rows of other groups in the files at `addresses`."""
+        from pyspark.sql import functions as F
+
+        wanted = self._spark.createDataFrame(pa.table({_GROUP: pa.array(list(addresses), pa.string())}))
+        placed = frame.withColumn(_FILE, F.col("_metadata.file_path"))
+        inside = placed.join(F.broadcast(wanted), F.col(_FILE) == F.col(_GROUP), "left_semi")
+        return self.of_groups(inside, groups, other=True).drop(_FILE)
+
+    def write(self, frame: DataFrame, folder: Folder, below: str) -> None:
+        """Write rows as Parquet files into the new folder `below` of the table. Rows of a group are near each other."""
+        near = frame.hint("rebalance", *self._by)
+        writer = near.write.mode("error").option("compression", "zstd")
+        writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        writer.parquet((folder / below).spark_path)
+
+    def digest(self, frame: DataFrame) -> RowsDigest:
+        """Return the digest of all columns of all rows."""
+        from pyspark.sql import functions as F
+
+        hashed = row_hash(frame, frame.columns)
+        row = frame.agg(*_sums("row", hashed), F.count(F.lit(1)).alias("rows")).collect()[0]
+        return RowsDigest(row["rows"], _total(row, "row"))
+
+    def column_digests(self, frame: DataFrame) -> dict[str, int]:
+        """Return a digest of each column's values with their groups, to name the columns that differ."""
+        by = list(self._by)
+        sums = [s for i, name in enumerate(frame.columns) for s in _sums(f"c{i}", row_hash(frame, [*by, name]))]
+        row = frame.agg(*sums).collect()[0]
+        return {name: _total(row, f"c{i}") for i, name in enumerate(frame.columns)}
+
+    def staged(self, folder: Folder, below: str, schema: Any) -> DataFrame:
+        """Return the rows of the files that were written into the folder `below`."""
+        frame: Any = self._spark.read.schema(schema).parquet((folder / below).spark_path)
+        return frame
+
+    def nullable_like(self, frame: DataFrame, schema: Any) -> DataFrame:
+        """Return a result with the columns of the table. Raises ConfigurationError if the query has other columns now."""
+        if self.nullable(frame).json() != _without_metadata(schema).json():
+            raise ConfigurationError(
+                f"the query of {self._table} now has other columns than the table, because columns of its inputs changed: compute "
+                "all rows, for example with `platform-assets derive --whole`"
+            )
+        return frame
+
+    def nullable(self, frame: DataFrame) -> Any:
+        """Return the schema of a result in the form of a table, with all columns nullable.
+
+        Raises ConfigurationError for a column name or a type that not all readers of the lake support.
+        """
+        from pyspark.sql.types import StructType
+
+        given = frame.schema.jsonValue()
+        names = [field["name"].lower() for field in given["fields"]]
+        for field in given["fields"]:
+            name = field["name"]
+            if _BAD_NAME.search(name):
+                raise ConfigurationError(f"the query's column {name!r} needs a name: write `{name} AS …`")
+            if names.count(name.lower()) > 1:
+                raise ConfigurationError(f"the query has two columns named {name!r}: rename or remove one of them")
+            _check_type(name, field["type"])
+        for by in self._by:
+            if by.lower() not in names:
+                raise ConfigurationError(f"the query has no column {by!r}, which `by` names: add it to SELECT")
+        return StructType.fromJson(_all_nullable(given))
+
+
+def _sums(name: str, hashed: Column) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    return [
+        F.sum(F.shiftrightunsigned(hashed, 32)).alias(f"{name}_high"),
+        F.sum(hashed.bitwiseAND(F.lit(0xFFFFFFFF))).alias(f"{name}_low"),
+    ]
+
+
+def _total(row: Any, name: str) -> int:
+    return ((row[f"{name}_high"] or 0) << 32) + (row[f"{name}_low"] or 0)
+
+
+def _check_type(name: str, kind: Any) -> None:
+    if isinstance(kind, str):
+        if kind not in _FIXED and not kind.startswith("decimal("):
+            raise ConfigurationError(
+                f"the query's column {name!r} has the type {kind}, which tables do not support: cast it"
+            )
+    elif kind["type"] == "struct":
+        for field in kind["fields"]:
+            _check_type(f"{name}.{field['name']}", field["type"])
+    elif kind["type"] == "array":
+        _check_type(name, kind["elementType"])
+    elif kind["type"] == "map":
+        _check_type(name, kind["keyType"])
+        _check_type(name, kind["valueType"])
+    else:
+        raise ConfigurationError(
+            f"the query's column {name!r} has the type {kind['type']}, which tables do not support: cast it"
+        )
+
+
+def _without_metadata(schema: Any) -> Any:
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(_all_nullable(schema.jsonValue()))
+
+
+def _all_nullable(kind: Any) -> Any:
+    if isinstance(kind, dict):
+        found = {key: _all_nullable(value) for key, value in kind.items()}
+        for key in ("nullable", "containsNull", "valueContainsNull"):
+            if key in found:
+                found[key] = True
+        if "metadata" in found:
+            found["metadata"] = {}
+        return found
+    return [_all_nullable(each) for each in kind] if isinstance(kind, list) else kind
+
+
+def _below(address: str, folder: Folder) -> str:
+    """Return a file's path below the table's folder, from the URI that Spark shows."""
+    path, root = _plain(unquote(address)), _plain(folder.spark_path)
+    if not path.startswith(f"{root}/"):
+        raise AssertionError(f"unreachable: {path} is not below {root}")
+    return path[len(root) + 1 :]
+
+
+def _plain(address: str) -> str:
+    """Return an address without scheme and leading slashes."""
+    return re.sub(r"^[a-z0-9]+:(?=/)", "", address).lstrip("/")
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def shown(text: str, names: Sequence[str]) -> str:
+    """Return Spark's message on one line, without its own plan, and with the inputs' names in place of the views'."""
+    lines = [line.strip() for line in without_token(text).splitlines()]
+    kept: list[str] = []
+    for line in lines:
+        if line.startswith(("==", "JVM stacktrace", "'", "+-")):
+            break
+        kept += [line] if line else []
+
+    def name(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return names[number] if number < len(names) else found[0]
+
+    return _VIEW.sub(name, " ".join(kept))[:600].rstrip(".")
+
+
+def line_of(text: str) -> int | None:
+    """Return the line of the query that Spark's message names; None if it names none."""
+    found = re.search(r"line (\d+),? pos", text)
+    return None if found is None else int(found[1])

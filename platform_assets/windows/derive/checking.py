@@ -1,0 +1,136 @@
+"""Proof of a derived table: groups, or the whole table, are computed again from the pinned inputs and compared by digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from platform_assets.decoding import expectations
+from platform_assets.engines.deriving import DerivingEngine, PinnedInput
+from platform_assets.errors import ConfigurationError, DerivedQueryError
+from platform_assets.lake import delta_log, derived_table
+from platform_assets.lake.derived_table import Made
+from platform_assets.lake.location import Lake
+from platform_assets.model.derived import DerivedDeclaration
+from platform_assets.model.expectations import Expectation
+from platform_assets.windows.derive.deriving import Updater
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+SAMPLED: int = 10
+"""Number of groups that each run compares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Result of computing rows again: the number of `groups`, or None for all of them, and the number of `rows`.
+
+    `columns` names the columns that differ. If the rows could not be computed again, `unknown` says why.
+    """
+
+    groups: int | None
+    rows: int
+    columns: tuple[str, ...] = ()
+    unknown: str | None = None
+
+    @property
+    def is_equal(self) -> bool:
+        """True if the rows are proved to be equal."""
+        return not self.columns and self.unknown is None
+
+
+def compare(
+    lake: Lake, declaration: DerivedDeclaration, spark: Callable[[], SparkSession], made: Made, *, seed: str | None
+) -> Comparison:
+    """Compute rows again from the inputs of the derivation `made`, and compare them with the table's rows.
+
+    `seed` selects a few groups; without it, all rows are compared. Raises DerivedQueryError if the table itself cannot be read.
+    """
+    engine = DerivingEngine(spark, declaration.table.name, declaration.by)
+    updater = Updater(lake, declaration, spark)
+    with engine.failures():
+        table = engine.read(PinnedInput(declaration.table.name, lake.table(declaration.table), made.version))
+        groups = None if seed is None else engine.sample(table, SAMPLED, seed)
+        mine = table if groups is None else engine.of_groups(table, groups)
+        number = None if groups is None else groups.num_rows
+        held = engine.digest(mine)
+
+    def differing(frame: Any) -> tuple[str, ...]:
+        if engine.digest(frame.select(*mine.columns)) == held:
+            return ()
+        again, before = engine.column_digests(frame), engine.column_digests(mine)
+        return tuple(name for name in before if again.get(name) != before[name]) or tuple(before)
+
+    try:
+        return Comparison(number, held.rows, updater.rows(updater.pinned_at(made.derivation), groups, differing))
+    except DerivedQueryError as e:
+        return Comparison(number, held.rows, unknown=e.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Result of an expectation on all rows of a derived table. `problem` is set if it cannot apply to the table's columns."""
+
+    expectation: Expectation
+    rows: int
+    failing: int
+    problem: str | None = None
+
+
+def expected(lake: Lake, declaration: DerivedDeclaration, spark: Callable[[], SparkSession]) -> list[Expected]:
+    """Evaluate the expectations on all rows of the newest version. Memory is bounded by the size of a row group."""
+    folder = lake.table(declaration.table)
+    handle = folder.delta()
+    columns = pa.schema(handle.schema().to_arrow())
+    files = derived_table.files_of(folder, handle)
+    rows = sum(count for _, count in files.values())
+    found = []
+    for each in declaration.expect:
+        problem = _problem(each, columns)
+        if problem is not None:
+            found.append(Expected(each, rows, 0, problem))
+            continue
+        if each.kind == "unique":
+            found.append(Expected(each, rows, _doubled(folder, handle.version(), each, declaration, spark)))
+            continue
+        fails = expectations.failing(each, columns.field(each.columns[0]).type)
+        failing = 0
+        for path in files:
+            for batch in derived_table.batches(folder, path, list(each.columns)):
+                failing += fails(batch.column(0).cast(columns.field(each.columns[0]).type)).true_count
+        found.append(Expected(each, rows, failing))
+    return found
+
+
+def _problem(expectation: Expectation, columns: pa.Schema) -> str | None:
+    missing = [name for name in expectation.columns if name not in columns.names]
+    if missing:
+        return f"the table has no column {missing[0]!r}: use one of {', '.join(columns.names)}"
+    try:
+        expectations.check(expectation, columns)
+    except ConfigurationError as e:
+        return str(e)
+    return None
+
+
+def _doubled(
+    folder: Any, version: int, each: Expectation, declaration: DerivedDeclaration, spark: Callable[[], SparkSession]
+) -> int:
+    from pyspark.sql import functions as F
+
+    engine = DerivingEngine(spark, declaration.table.name, declaration.by)
+    with engine.failures():
+        frame = engine.read(PinnedInput(declaration.table.name, folder, version))
+        known = frame.dropna(subset=list(each.columns)) if len(each.columns) == 1 else frame
+        counted = known.groupBy(*(F.col(f"`{name}`") for name in each.columns)).count().where(F.col("count") > 1)
+        return int(counted.agg(F.sum(F.col("count") - 1)).collect()[0][0] or 0)
+
+
+def newest(lake: Lake, declaration: DerivedDeclaration) -> Made | None:
+    """Return the newest derivation of a table; None if there is none."""
+    folder = lake.table(declaration.table)
+    return derived_table.newest(folder)[0] if delta_log.exists(folder) else None

@@ -1,0 +1,322 @@
+"""One run of a derived table: find the groups that changed, compute them from pinned inputs, and replace them in one commit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+
+from platform_assets.engines.deriving import DerivingEngine, PinnedInput
+from platform_assets.errors import ConfigurationError, DerivedQueryError, DerivedRowsLostError, InputMissingError
+from platform_assets.lake import delta_log, derived_table
+from platform_assets.lake.changed_windows import ChangedWindows, changed_windows, changes_rows
+from platform_assets.lake.derived_table import MOST_LISTED, Derivation, InputVersion, Made, RowsDigest
+from platform_assets.lake.location import Lake
+from platform_assets.model.derived import DerivedDeclaration, DerivedRef
+from platform_assets.model.logs import logger
+from platform_assets.windows.derive import query
+from platform_assets.windows.derive.query import Input, Query
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+_log = logger(__name__)
+
+MOST_GROUPS: Final = 100_000
+"""Maximum number of groups that a run replaces. If more have changed, it computes all rows."""
+_SMALL_BYTES: Final = 8 << 20
+_MOST_SMALL: Final = 64
+"""If a table has more small files than this, a run that replaces groups also merges the small files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The rows that a run computes: all if `because` is not empty, or those of `groups`. With neither, the rows are up to date.
+
+    `changes` has the changed windows of the driving table, if they are known.
+    """
+
+    because: str = ""
+    groups: pa.Table | None = None
+    changes: ChangedWindows | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """Result of a run: the table's newest derivation, and False in `is_new` if nothing had to be committed."""
+
+    made: Made
+    is_new: bool
+    warnings: tuple[str, ...] = ()
+
+
+class Updater:
+    """Runs of one derived table."""
+
+    def __init__(self, lake: Lake, declaration: DerivedDeclaration, spark: Callable[[], SparkSession]) -> None:
+        """Parse the query. Raises QueryError."""
+        self._lake, self._declared = lake, declaration
+        self.query: Query = query.parsed(declaration)
+        self._engine = DerivingEngine(spark, declaration.table.name, declaration.by)
+        self._folder = lake.table(declaration.table)
+        self._names = [each.name for each in self.query.inputs]
+
+    def run(self, run_id: str, *, whole: bool = False) -> Derived:
+        """Bring the table up to date with the newest versions of its inputs. With `whole`, compute all rows.
+
+        Raises InputMissingError, DerivedQueryError, ConfigurationError, and the errors of `derived_table.commit`.
+        """
+        # Opened before anything on which the commit depends is read.
+        handle = self._folder.delta() if delta_log.exists(self._folder) else None
+        pinned = self.pinned()
+        last, foreign = (None, False) if handle is None else derived_table.newest(self._folder, handle.version())
+        self._engine.prepare(self._records(pinned))
+        plan = Plan("all rows were requested") if whole else self._plan(last, foreign, pinned)
+        if (
+            not plan.because
+            and plan.groups is None
+            and last is not None
+            and _versions(pinned) == last.derivation.inputs
+        ):
+            return Derived(last, False, self.query.warnings)
+        unique = f"{run_id[:8]}-{uuid.uuid4().hex[:12]}"
+        if plan.because:
+            made = self._whole(handle, last, pinned, plan, unique)
+            return Derived(made, True, self.query.warnings)
+        if handle is None or last is None:
+            raise AssertionError("unreachable: all rows are computed in that case")
+        made = self._some(handle, last.derivation, pinned, plan, unique)
+        return Derived(made, True, self.query.warnings)
+
+    def pinned(self) -> dict[Input, PinnedInput]:
+        """Return the newest version of each input. Raises InputMissingError."""
+        found = {}
+        for ref in self.query.inputs:
+            folder = self._lake.table(ref)
+            if not delta_log.exists(folder):
+                raise InputMissingError(self._declared.table.name, ref.name)
+            found[ref] = PinnedInput(ref.name, folder, delta_log.version(folder))
+        return found
+
+    def _records(self, pinned: Mapping[Input, PinnedInput]) -> int:
+        """Return the number of rows of the driving table, from its log."""
+        driving = pinned[self.query.driving]
+        return sum(
+            rows for _, rows in derived_table.files_of(driving.folder, driving.folder.delta(driving.version)).values()
+        )
+
+    def pinned_at(self, derivation: Derivation) -> dict[Input, PinnedInput]:
+        """Return the versions of the inputs from which a derivation was computed."""
+        return {
+            ref: PinnedInput(ref.name, self._lake.table(ref), derivation.inputs[ref.name].version)
+            for ref in self.query.inputs
+        }
+
+    def rows(
+        self, pinned: Mapping[Input, PinnedInput], groups: pa.Table | None, use: Callable[[DataFrame], Any]
+    ) -> Any:
+        """Return what `use` returns for the query's rows; with `groups`, only for the rows of these groups."""
+        frames = []
+        for ref in self.query.inputs:
+            frame = self._engine.read(pinned[ref])
+            frames.append(
+                self._engine.among(frame, groups) if groups is not None and ref == self.query.driving else frame
+            )
+
+        def text(views: Any) -> str:
+            return self.query.with_views(dict(zip(self.query.inputs, views, strict=True)))
+
+        with self._engine.failures(self._names), self._engine.result(text, frames) as frame:
+            return use(frame)
+
+    # --- planning
+
+    def _plan(self, last: Made | None, foreign: bool, pinned: Mapping[Input, PinnedInput]) -> Plan:
+        if last is None:
+            return Plan(
+                "the table is new" if not foreign else "the table's log no longer shows how its rows were computed"
+            )
+        before = last.derivation
+        if foreign:
+            return Plan("another writer changed the table")
+        if before.declaration != self._declared.digest:
+            return Plan("`sql` or `by` changed")
+        now = _versions(pinned)
+        for ref, at in pinned.items():
+            then = before.inputs.get(ref.name)
+            if then is None or then.table_id != now[ref.name].table_id:
+                return Plan(f"{ref.name} was created again")
+            if ref != self.query.driving and changes_rows(at.folder, then.version, at.version):
+                return Plan(f"{ref.name}, which is joined, changed")
+        driving, then = pinned[self.query.driving], before.inputs[self.query.driving.name]
+        if isinstance(self.query.driving, DerivedRef):
+            changed = changes_rows(driving.folder, then.version, driving.version)
+            return Plan(f"{driving.name}, which is derived, changed" if changed else "")
+        changes = changed_windows(driving.folder, then.version, driving.version)
+        if changes.unknown is not None:
+            return Plan(f"of {driving.name}, {changes.unknown}", changes=changes)
+        return self._groups(changes, driving) if changes else Plan(changes=changes)
+
+    def _groups(self, changes: ChangedWindows, driving: PinnedInput) -> Plan:
+        """Return the plan for the groups of the changed windows' rows, before and after the change."""
+        keys = list(changes.keys)
+        if self._declared.is_by_window:
+            return Plan(groups=pa.table({"window": pa.array(keys, pa.string())}), changes=changes)
+        from pyspark.sql import functions as F
+
+        old = PinnedInput(driving.name, driving.folder, changes.since)
+        try:
+            with self._engine.failures():
+                frames = [self._engine.read(each).where(F.col("window").isin(keys)) for each in (old, driving)]
+                found = self._engine.groups_of(frames, MOST_GROUPS)
+        except DerivedQueryError as e:
+            # The new version is read again with all rows, so only the old version's rows are given up.
+            _log.warning("version %d of %s cannot be read any more: %s", old.version, old.name, e)
+            return Plan(f"version {old.version} of {old.name} can no longer be read", changes=changes)
+        if found is None:
+            return Plan(f"more than {MOST_GROUPS:,} groups changed", changes=changes)
+        return Plan(groups=found, changes=changes)
+
+    # --- computing and committing
+
+    def _whole(
+        self, handle: DeltaTable | None, last: Made | None, pinned: Mapping[Input, PinnedInput], plan: Plan, unique: str
+    ) -> Made:
+        below = f"{derived_table.FOLDER}/{unique}"
+
+        def write(frame: DataFrame) -> Any:
+            schema = self._engine.nullable(frame)
+            self._engine.write(frame, self._folder, below)
+            return schema
+
+        self._folder.make()
+        spark_schema = self.rows(pinned, None, write)
+        schema = Schema.from_json(spark_schema.json())
+        with self._engine.failures(self._names):
+            written = self._engine.digest(self._engine.staged(self._folder, below, spark_schema))
+        if handle is None:
+            derived_table.create(self._folder, self._declared.table, schema)
+            handle = self._folder.delta()
+            if handle.version() != 0:
+                handle = self._folder.delta(0)
+        before = RowsDigest() if last is None else last.derivation.whole
+        same = last is not None and last.derivation.declaration == self._declared.digest and before == written
+        derivation = self._derivation(unique, pinned, plan, "whole", before, written, written)
+        new = derived_table.written_files(self._folder, below, list(self._declared.by))
+        if sum(file.rows for file in new) != written.rows:
+            raise DerivedRowsLostError(self._declared.table.name, f"{written.rows:,} rows were computed")
+        if same:
+            _log.info("all rows of %s were computed again, with the same digest", self._declared.table)
+        return derived_table.commit(self._folder, handle, derivation, new, (), schema)
+
+    def _some(
+        self, handle: DeltaTable, last: Derivation, pinned: Mapping[Input, PinnedInput], plan: Plan, unique: str
+    ) -> Made:
+        if plan.groups is None or not plan.groups.num_rows:
+            derivation = self._derivation(unique, pinned, plan, "nothing", RowsDigest(), RowsDigest(), last.whole)
+            return derived_table.commit(self._folder, handle, derivation, (), (), None)
+        groups, engine, by = plan.groups, self._engine, list(self._declared.by)
+        table = PinnedInput(self._declared.table.name, self._folder, handle.version())
+        files = derived_table.files_of(self._folder, handle)
+        below = f"{derived_table.FOLDER}/{unique}"
+        with engine.failures(self._names):
+            frame = engine.read(table)
+            touched = engine.files_with(frame, groups, self._folder)
+            replaced = engine.digest(engine.of_groups(frame, groups)) if touched else RowsDigest()
+            small = [path for path, (size, _) in files.items() if size < _SMALL_BYTES]
+            if len(small) > _MOST_SMALL:
+                touched |= engine.addresses(frame, self._folder, small)
+            removed = set(touched)
+            kept_rows = sum(files[path][1] for path in removed) - replaced.rows
+            schema = frame.schema
+            if kept_rows:
+                engine.write(engine.kept(frame, groups, list(touched.values())), self._folder, f"{below}-kept")
+        self.rows(pinned, groups, lambda found: engine.write(engine.nullable_like(found, schema), self._folder, below))
+        with engine.failures(self._names):
+            staged = engine.staged(self._folder, below, schema)
+            written = engine.digest(staged)
+            strays = engine.of_groups(staged, groups, other=True).limit(1).count()
+        if strays:
+            raise ConfigurationError(
+                f"the query of {self._declared.table} gave rows of other groups than those in `by`, so groups cannot be replaced "
+                "separately: select the `by` expressions themselves as the columns in `by`"
+            )
+        new = derived_table.written_files(self._folder, below, by)
+        kept = derived_table.written_files(self._folder, f"{below}-kept", by) if kept_rows else []
+        if sum(f.rows for f in kept) != kept_rows or sum(f.rows for f in new) != written.rows:
+            found = sum(f.rows for f in kept)
+            raise DerivedRowsLostError(self._declared.table.name, f"{found:,} of {kept_rows:,} rows that stay")
+        whole = last.whole - replaced + written
+        derivation = self._derivation(unique, pinned, plan, "groups", replaced, written, whole)
+        return derived_table.commit(self._folder, handle, derivation, [*new, *kept], removed, None)
+
+    def _derivation(
+        self,
+        unique: str,
+        pinned: Mapping[Input, PinnedInput],
+        plan: Plan,
+        extent: derived_table.Extent,
+        replaced: RowsDigest,
+        written: RowsDigest,
+        whole: RowsDigest,
+    ) -> Derivation:
+        rows = [] if plan.groups is None else plan.groups.to_pylist()
+        groups = [[None if value is None else str(value) for value in row.values()] for row in rows]
+        loads = {} if plan.changes is None or plan.changes.unknown else dict(sorted(plan.changes.loads.items()))
+        return Derivation(
+            table=self._declared.table,
+            run_id=unique,
+            declaration=self._declared.digest,
+            inputs=_versions(pinned),
+            extent=extent,
+            because=plan.because,
+            groups=listed(sorted(groups, key=json.dumps)),
+            loads=listed([list(pair) for pair in loads.items()]),
+            replaced=replaced,
+            written=written,
+            whole=whole,
+        )
+
+
+def listed(values: list[Any]) -> dict[str, Any]:
+    """Return values for commit metadata: their number, and the values themselves, or their digest if they are too many."""
+    if len(values) <= MOST_LISTED:
+        return {"count": len(values), "values": values}
+    text = json.dumps(values, separators=(",", ":"))
+    return {"count": len(values), "digest": hashlib.sha256(text.encode()).hexdigest()[:32]}
+
+
+def _versions(pinned: Mapping[Input, PinnedInput]) -> dict[str, InputVersion]:
+    found = {}
+    for ref, at in pinned.items():
+        table = at.folder.delta(at.version)
+        with at.folder.reading():
+            found[ref.name] = InputVersion(at.version, str(table.metadata().id))
+    return found
+
+
+def input_versions(lake: Lake, parsed: Query) -> dict[str, int | None]:
+    """Return the newest version of each input by name; None for one that does not exist yet."""
+    return {ref.name: delta_log.newest_version(lake.table(ref)) for ref in parsed.inputs}
+
+
+def up_to_date(lake: Lake, declaration: DerivedDeclaration) -> tuple[Made | None, tuple[str, ...]]:
+    """Return the newest derivation of a table, and the inputs that have a newer version, without Spark.
+
+    An input that does not exist yet is not listed. Raises QueryError.
+    """
+    folder = lake.table(declaration.table)
+    made = derived_table.newest(folder)[0] if delta_log.exists(folder) else None
+    before = {} if made is None or made.derivation.declaration != declaration.digest else made.derivation.inputs
+    now = input_versions(lake, query.parsed(declaration))
+    newer = (n for n, v in now.items() if v is not None and (n not in before or before[n].version != v))
+    return made, tuple(newer)

@@ -1,0 +1,466 @@
+"""The query of a derived table: which tables it reads, and proof that its rows can be computed group by group. Pure.
+
+A query can be computed group by group if each group of its result depends only on the driving table's rows of that group, and on
+whole other tables. The rules below are sufficient, not necessary: they refuse queries for which they find no proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from platform_assets.errors import ConfigurationError
+from platform_assets.model.derived import DERIVED, DerivedDeclaration, DerivedRef
+from platform_assets.model.tables import KINDS, TableRef
+
+_CHANGING: Final = frozenset(
+    {"rand", "random", "randn", "uuid", "shuffle", "now", "curdate", "current_timestamp", "current_date", "current_time",
+     "localtimestamp", "unix_timestamp", "current_user", "user", "session_user", "current_database", "current_schema",
+     "current_catalog", "input_file_name", "input_file_block_start", "input_file_block_length", "spark_partition_id",
+     "monotonically_increasing_id", "randstr", "uniform", "version", "java_method", "reflect", "try_reflect"}
+)  # fmt: skip
+"""Functions whose results are not determined by the input rows."""
+_WITHOUT_PARENTHESES: Final = frozenset(
+    {"current_timestamp", "current_date", "current_time", "current_user", "localtimestamp"}
+)
+_BY_ORDER: Final = frozenset(
+    {"first", "first_value", "last", "last_value", "any_value", "collect_list", "array_agg", "collect_set"}
+)
+"""Aggregates whose results depend on the order of the rows, which Spark does not fix."""
+
+Input = TableRef | DerivedRef
+
+
+class QueryError(ConfigurationError):
+    """A query cannot be parsed, or cannot be computed group by group. `line` counts from 1; None if it is unknown."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        self.line = line
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The place of a table's name in the text of a query, `[start, end)`, and the alias that is to be added; None if it has one."""
+
+    start: int
+    end: int
+    table: Input
+    alias: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query that can be computed group by group. `driving` is the table whose rows are filtered by group."""
+
+    text: str
+    driving: Input
+    inputs: tuple[Input, ...]
+    warnings: tuple[str, ...]
+    spans: tuple[_Span, ...]
+
+    def with_views(self, views: Mapping[Input, str]) -> str:
+        """Return the query's text with each table's name replaced by a view. Lines keep their numbers."""
+        text = self.text
+        for span in sorted(self.spans, key=lambda span: -span.start):
+            alias = "" if span.alias is None else f" AS {quoted(span.alias)}"
+            text = text[: span.start] + quoted(views[span.table]) + alias + text[span.end :]
+        return text
+
+
+def quoted(name: str) -> str:
+    """Return a name as a quoted identifier of Spark's SQL."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def parsed(declaration: DerivedDeclaration) -> Query:
+    """Return the query of a derived table. Raises QueryError if it is not one query that can be computed group by group."""
+    sql = declaration.sql
+    _refuse_changing(sql, "the query")
+    root = _tree(sql)
+    by = {name.lower(): _by_expression(name, text) for name, text in declaration.by.items()}
+    if not by:
+        raise QueryError("`by` names no column: give the columns by which the rows are grouped, or `by: window`")
+    spans = tuple(_spans(root))
+    refused = next((s for s in spans if s.table == declaration.table), None)
+    if refused is not None:
+        raise QueryError(
+            f"the query of {declaration.table} reads {declaration.table} itself", line_at(sql, refused.start)
+        )
+    found = _Levels(root, by, sql).driving()
+    own = [span for span in spans if span.table == found]
+    if len(own) > 1:
+        raise QueryError(
+            f"{found} is the driving table, but the query reads it more than once, so its groups cannot be computed separately: "
+            "read it only in the first FROM",
+            line_at(sql, own[1].start),
+        )
+    inputs = tuple(dict.fromkeys((found, *(span.table for span in spans))))
+    return Query(sql, found, inputs, tuple(_warnings(root)), spans)
+
+
+def _tree(sql: str) -> Any:
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        found = [each for each in _statements(sql) if each is not None]
+    except SqlglotError as e:
+        errors = getattr(e, "errors", [])
+        line = errors[0].get("line") if errors else None
+        what = errors[0].get("description") if errors else str(e)
+        raise QueryError(f"the query is not valid SQL: {what}", line) from e
+    if len(found) != 1 or not isinstance(found[0], exp.Query):
+        raise QueryError("`sql` must be one SELECT, which may begin with WITH", 1)
+    return found[0]
+
+
+def _statements(sql: str) -> list[Any]:
+    """Return the parsed statements in a text. In tables of windows, `window` is a column, so no WINDOW clause is parsed."""
+    from sqlglot.dialects.dialect import Dialect
+    from sqlglot.tokenizer_core import TokenType
+
+    dialect = Dialect.get_or_raise("spark")
+    tokens = dialect.tokenize(sql)
+    for token in tokens:
+        if token.token_type == TokenType.WINDOW:
+            token.token_type = TokenType.VAR
+    return list(dialect.parser().parse(tokens, sql))
+
+
+def _by_expression(name: str, text: str) -> Any:
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    _refuse_changing(text, f"`by: {name}`")
+    try:
+        (found,) = _statements(text)
+    except (SqlglotError, ValueError) as e:
+        raise QueryError(f"`by: {name}`: {text!r} is not a valid SQL expression") from e
+    wrong = (exp.Query, exp.AggFunc, exp.Window, exp.Star, exp.Explode)
+    if not isinstance(found, exp.Condition | exp.Cast) or any(isinstance(node, wrong) for node in found.walk()):
+        raise QueryError(f"`by: {name}`: {text!r} must be an expression over one row of the driving table")
+    if any(column.table for column in found.find_all(exp.Column)):
+        raise QueryError(f"`by: {name}`: write the columns of {text!r} without a table's name, such as date(time_hour)")
+    return found
+
+
+def _refuse_changing(sql: str, where: str) -> None:
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+    from sqlglot.tokenizer_core import TokenType
+
+    try:
+        tokens = sqlglot.tokenize(sql, read="spark")
+    except SqlglotError as e:
+        raise QueryError(f"{where} is not valid SQL: {str(e).splitlines()[0]}") from e
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+        name = token.text.lower()
+        called = following is not None and following.token_type == TokenType.L_PAREN
+        quoted_or_text = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
+        if name in _CHANGING and not quoted_or_text and (called or name in _WITHOUT_PARENTHESES):
+            raise QueryError(
+                f"{where} uses {name}, which gives other results each time: use a column, such as kafka_timestamp",
+                token.line,
+            )
+
+
+def _spans(root: Any) -> Iterator[_Span]:
+    """Yield the place of each table's name. Raises QueryError for tables that are not in the lake."""
+    from sqlglot import exp
+
+    named = {cte.alias.lower() for cte in root.find_all(exp.CTE)}
+    for table in root.find_all(exp.Table):
+        line = _line(table)
+        if not isinstance(table.this, exp.Identifier):
+            raise QueryError(f"{table.sql('spark')} is not a table of the lake", line)
+        db = table.args.get("db")
+        if db is None and table.name.lower() in named:
+            continue
+        ref = None if db is None or table.args.get("catalog") is not None else _input(db.name, table.name)
+        if ref is None:
+            kinds = ", ".join((*KINDS, DERIVED))
+            raise QueryError(
+                f"{table.sql('spark')} is not a table of the lake: write KIND.NAME, where KIND is one of {kinds}, such as "
+                "decoded.orders, with a name such as `my-topic` in backquotes",
+                line,
+            )
+        if any(table.args.get(name) for name in ("version", "sample", "pivots", "when", "hints")) or table.find(
+            exp.TableSample
+        ):
+            raise QueryError(
+                f"{ref}: a version, a sample, a hint or a pivot after a table's name is not supported", line
+            )
+        alias = None if table.alias else table.name
+        yield _Span(db.meta["start"], table.this.meta["end"] + 1, ref, alias)
+    for column in root.find_all(exp.Column):
+        if column.args.get("db") is not None and column.args["db"].name in (*KINDS, DERIVED):
+            raise QueryError(f"{column.sql('spark')}: give the table an alias, and write alias.column", _line(column))
+
+
+def _input(kind: str, name: str) -> Input | None:
+    if kind == DERIVED:
+        return DerivedRef(name)
+    return next((TableRef(known, name) for known in KINDS if kind == known), None)
+
+
+@dataclass
+class _Levels:
+    """The nested selects from which the driving table's rows pass to the result."""
+
+    root: Any
+    by: Mapping[str, Any]
+    sql: str
+
+    def driving(self) -> Input:
+        """Return the driving table. Raises QueryError unless each level keeps groups apart."""
+        table, exposed = self._level(self.root, {})
+        for name in self.by:
+            if exposed.get(name) != name:
+                expression = self.by[name].sql("spark")
+                raise QueryError(
+                    f"the result has no column {name} that is the `by` expression {expression} over {table}: select it as "
+                    f"`{expression} AS {name}`",
+                    1,
+                )
+        return table
+
+    def _level(self, node: Any, outer: Mapping[str, Any]) -> tuple[Input, dict[str, str]]:
+        """Return the driving table below `node`, and its output columns that are group columns, each with the group column."""
+        from sqlglot import exp
+
+        while isinstance(node, exp.Subquery):
+            node = node.this
+        if not isinstance(node, exp.Select):
+            self._refuse(node, f"{node.key.upper()} of the driving table's rows is not supported: write one SELECT")
+        ctes = dict(outer)
+        with_ = node.args.get("with_")
+        if with_ is not None:
+            if with_.args.get("recursive"):
+                self._refuse(with_, "WITH RECURSIVE is not supported")
+            ctes |= {cte.alias.lower(): cte for cte in with_.expressions}
+        from_ = node.args.get("from_")
+        if from_ is None:
+            self._refuse(node, "the query needs a FROM with the driving table first")
+        source = from_.this
+        alias = (source.alias or source.name).lower()
+        if isinstance(source, exp.Table) and source.args.get("db") is None:
+            table, inner = self._through_cte(source, ctes)
+        elif isinstance(source, exp.Subquery):
+            if source.args.get("sample") or source.args.get("pivots"):
+                self._refuse(source, "a sample or a pivot of the driving table is not supported")
+            table, inner = self._level(source.this, ctes)
+        elif isinstance(source, exp.Table):
+            found = _input(source.args["db"].name, source.name)
+            assert found is not None, "unreachable: _spans has refused other tables"
+            table, inner = found, None
+        else:
+            self._refuse(source, "the first FROM must be the driving table")
+        columns = source.args.get("alias") and source.args["alias"].args.get("columns")
+        if columns:
+            self._refuse(
+                source, "new names for the columns after a table's alias are not supported: rename them in SELECT"
+            )
+        self._check(node, inner, alias)
+        return table, dict(self._exposed(node, inner, alias))
+
+    def _through_cte(self, source: Any, ctes: Mapping[str, Any]) -> tuple[Input, dict[str, str]]:
+        from sqlglot import exp
+
+        name = source.name.lower()
+        cte = ctes[name]
+        uses = [t for t in self.root.find_all(exp.Table) if t.args.get("db") is None and t.name.lower() == name]
+        if len(uses) > 1:
+            self._refuse(uses[1], f"{source.name} contains the driving table's rows, so it can be read only once")
+        if cte.args["alias"].args.get("columns"):
+            self._refuse(cte, "new names for the columns of a WITH are not supported: rename them in SELECT")
+        before = {known: each for known, each in ctes.items() if known != name}
+        return self._level(cte.this, before)
+
+    def _check(self, select: Any, inner: Mapping[str, str] | None, alias: str) -> None:
+        from sqlglot import exp
+
+        for name in (
+            "limit",
+            "offset",
+            "sample",
+            "windows",
+            "kind",
+            "operation_modifiers",
+            "exclude",
+            "pivots",
+            "match",
+        ):
+            if select.args.get(name):
+                self._refuse(
+                    select,
+                    f"{name.upper()} applies to all groups together: remove it, or use row_number() OVER (PARTITION BY …)",
+                )
+        for join in select.args.get("joins") or ():
+            if join.side in ("RIGHT", "FULL"):
+                self._refuse(
+                    join,
+                    f"a {join.side} JOIN adds rows without a group: begin FROM with the other table, or use LEFT JOIN",
+                )
+        group = select.args.get("group")
+        if group is not None:
+            self._check_group(select, group, inner, alias)
+        elif any(isinstance(node, exp.AggFunc) and not node.find_ancestor(exp.Window) for node in self._own(select)):
+            self._refuse(select, "an aggregate without GROUP BY combines all groups: group by the columns in `by`")
+        for node in self._own(select):
+            if isinstance(node, exp.Window):
+                parts = {self._match(each, inner, alias) for each in node.args.get("partition_by") or ()}
+                if missing := [name for name in self.by if name not in parts]:
+                    self._refuse(
+                        node,
+                        f"a window function needs PARTITION BY with all columns in `by`; missing: {', '.join(missing)}",
+                    )
+
+    def _check_group(self, select: Any, group: Any, inner: Mapping[str, str] | None, alias: str) -> None:
+        from sqlglot import exp
+
+        combined = (exp.Cube, exp.Rollup, exp.GroupingSets)
+        if any(group.args.get(name) for name in ("cube", "rollup", "grouping_sets", "totals")) or any(
+            isinstance(each, combined) for each in group.expressions
+        ):
+            self._refuse(group, "GROUPING SETS, CUBE and ROLLUP combine groups: use a plain GROUP BY")
+        items = list(select.expressions)
+        selected = {item.alias.lower(): item.this for item in items if isinstance(item, exp.Alias)}
+        found = set[str | None]()
+        if group.args.get("all"):
+            found = {self._match(item.unalias(), inner, alias) for item in items}
+        for each in group.expressions:
+            if isinstance(each, exp.Literal) and each.is_int:
+                number = int(each.this)
+                each = items[number - 1].unalias() if 0 < number <= len(items) else each
+            known = self._match(each, inner, alias)
+            if known is None and isinstance(each, exp.Column) and not each.table and each.name.lower() in selected:
+                known = self._match(selected[each.name.lower()], inner, alias)
+            found.add(known)
+        if missing := [name for name in self.by if name not in found]:
+            self._refuse(group, f"GROUP BY must contain all columns in `by`; missing: {', '.join(missing)}")
+
+    def _exposed(self, select: Any, inner: Mapping[str, str] | None, alias: str) -> Iterator[tuple[str, str]]:
+        from sqlglot import exp
+
+        for item in select.expressions:
+            star = item.this if isinstance(item, exp.Column) else item
+            if isinstance(star, exp.Star):
+                if star.args.get("except_") or star.args.get("replace") or star.args.get("rename"):
+                    self._refuse(item, "* EXCEPT is not supported: list the columns")
+                if isinstance(item, exp.Star) or item.table.lower() == alias:
+                    plain = {n: e.name.lower() for n, e in self.by.items() if isinstance(e, exp.Column)}
+                    yield from (inner.items() if inner is not None else ((c, n) for n, c in plain.items()))
+                continue
+            known = self._match(item.unalias(), inner, alias)
+            if known is not None:
+                yield (item.alias or item.name).lower(), known
+
+    def _match(self, node: Any, inner: Mapping[str, str] | None, alias: str) -> str | None:
+        """Return the group column that an expression is; None if it is none."""
+        from sqlglot import exp
+
+        while isinstance(node, exp.Paren):
+            node = node.this
+        if any(column.table and column.table.lower() != alias for column in node.find_all(exp.Column)):
+            return None
+        if inner is not None:
+            return inner.get(node.name.lower()) if isinstance(node, exp.Column) else None
+        text = _plain(node)
+        return next((name for name, expression in self.by.items() if _plain(expression) == text), None)
+
+    def _own(self, select: Any) -> Iterator[Any]:
+        """Yield the nodes of a select's own expressions, without those of the queries inside of it."""
+        from sqlglot import exp
+
+        waiting = [
+            child for name, value in select.args.items() if name not in ("with_", "from_") for child in _nodes(value)
+        ]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, exp.Query):
+                continue
+            yield node
+            waiting += [child for value in node.args.values() for child in _nodes(value)]
+
+    def _refuse(self, node: Any, text: str) -> Any:
+        raise QueryError(text, _line(node))
+
+
+def _nodes(value: Any) -> list[Any]:
+    from sqlglot import exp
+
+    if isinstance(value, list):
+        return [each for each in value if isinstance(each, exp.Expression)]
+    return [value] if isinstance(value, exp.Expression) else []
+
+
+def _plain(node: Any) -> str:
+    """Return an expression's text without the names of tables. Unquoted names ignore case, as in Spark."""
+    from sqlglot import exp
+
+    def plain(each: Any) -> Any:
+        return exp.column(each.name.lower(), quoted=True) if isinstance(each, exp.Column) else each
+
+    return str(node.copy().transform(plain).sql("spark", comments=False))
+
+
+def _line(node: Any) -> int | None:
+    """Return the line of the first identifier in a node or, if it has none, in the node around it."""
+    while node is not None:
+        lines = [each.meta["line"] for each in node.walk() if "line" in each.meta]
+        if lines:
+            return int(min(lines))
+        node = node.parent
+    return None
+
+
+def line_at(sql: str, position: int) -> int:
+    """Return the line of a position in a query, counted from 1."""
+    return sql.count("\n", 0, position) + 1
+
+
+def lineage(parsed_query: Query) -> dict[str, list[tuple[Input, str]]]:
+    """Return the columns from which each column of the result is made; nothing for a query of several levels, or with `*`.
+
+    Columns of which the text does not show the table are left out.
+    """
+    from sqlglot import exp
+
+    root = _tree(parsed_query.text)
+    sources = (
+        [root.args["from_"].this, *(join.this for join in root.args.get("joins") or ())]
+        if isinstance(root, exp.Select)
+        else []
+    )
+    if not sources or any(not isinstance(s, exp.Table) or s.args.get("db") is None for s in sources):
+        return {}
+    tables = {(s.alias or s.name).lower(): _input(s.args["db"].name, s.name) for s in sources}
+    found: dict[str, list[tuple[Input, str]]] = {}
+    for item in root.expressions:
+        if item.is_star:
+            return {}
+        deps = []
+        for column in item.find_all(exp.Column):
+            table = (
+                tables.get(column.table.lower())
+                if column.table
+                else (next(iter(tables.values())) if len(tables) == 1 else None)
+            )
+            if table is not None and (table, column.name) not in deps:
+                deps.append((table, column.name))
+        found[item.alias or item.name] = deps
+    return found
+
+
+def _warnings(root: Any) -> Iterator[str]:
+    from sqlglot import exp
+
+    names = set()
+    for node in root.find_all(exp.Func):
+        name = node.name.lower() if isinstance(node, exp.Anonymous) else node.sql_name().lower()
+        if name in _BY_ORDER and not node.find_ancestor(exp.Window):
+            names.add(name)
+    for name in sorted(names):
+        yield f"{name} depends on the order of the rows, which is not fixed: use min, max, or sort_array(collect_list(…))"

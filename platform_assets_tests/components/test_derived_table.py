@@ -1,0 +1,112 @@
+"""Derived tables in YAML: each mistake is named with its line, and a right one becomes an asset with checks and a sensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from platform_assets.components import yaml_check
+from platform_assets.components.derived_table import DerivedTable
+from platform_assets.model.derived import DerivedRef
+
+TOPIC = """type: platform_assets.components.TopicTable
+attributes:
+  topic: flights
+  window: "0 * * * *"
+  start: "2026-01-01T00:00Z"
+"""
+DERIVED = """type: platform_assets.components.DerivedTable
+attributes:
+  table: by_day
+  by: {day: "date(kafka_timestamp)"}
+  sql: |
+    SELECT date(f.kafka_timestamp) AS day, count(*) AS n
+    FROM raw.flights f
+    GROUP BY ALL
+  expect:
+    - {column: n, range: {min: 1}, severity: error}
+"""
+
+Declare = Callable[..., Path]
+
+
+@pytest.fixture
+def declare(tmp_path: Path) -> Declare:
+    """Write the topic `flights` and derived tables, each in a folder of its own; return the definitions folder."""
+
+    def write(*derived: str) -> Path:
+        for number, text in enumerate((TOPIC, *derived)):
+            folder = tmp_path / "defs" / f"d{number}"
+            folder.mkdir(parents=True)
+            (folder / "defs.yaml").write_text(text)
+        return tmp_path / "defs"
+
+    return write
+
+
+def mistakes(folder: Path) -> list[tuple[int, str]]:
+    return [(m.line, m.message) for m in yaml_check.judge(folder).mistakes]
+
+
+def test_a_right_declaration_has_no_mistakes(declare: Declare) -> None:
+    judged = yaml_check.judge(
+        declare(DERIVED, DERIVED.replace("by_day", "other").replace("raw.flights", "derived.by_day"))
+    )
+    assert judged.mistakes == ()
+    assert [d.declaration.table for d in judged.derived] == [DerivedRef("by_day"), DerivedRef("other")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("table: by_day", "table: By-Day", 3, "cannot be the name of a derived table"),
+        ("table: by_day", "tables: by_day", 3, "did you mean 'table'?"),
+        ('by: {day: "date(kafka_timestamp)"}', "by: day", 4, "neither `window` nor a mapping"),
+        ('"date(kafka_timestamp)"', '"count(*)"', 4, "over one row"),
+        ('"date(kafka_timestamp)"', '"date(window)"', 6, "GROUP BY must contain"),
+        ("count(*) AS n", "rand() AS n", 6, "rand"),
+        ("raw.flights", "raw.fligths", 7, "did you mean raw/flights?"),
+        ("raw.flights", "decoded.flights", 7, "decoded/flights is not a table of this project"),
+        ("raw.flights", "flights", 7, "is not a table of the lake"),
+        ("raw.flights", "derived.by_day", 7, "reads derived/by_day itself"),
+        ("GROUP BY ALL", "GROUP BY key", 8, "GROUP BY must contain"),
+        ("severity: error", "severity: high", 9, "severity: must be one of"),
+    ],
+)
+def test_each_mistake_is_named_with_its_line(declare: Declare, old: str, new: str, line: int, message: str) -> None:
+    (found,) = [m for m in mistakes(declare(DERIVED.replace(old, new))) if "it is missing" not in m[1]]
+    assert message in found[1]
+    assert found[0] == line
+
+
+def test_a_name_that_is_declared_twice_is_a_mistake(declare: Declare) -> None:
+    (found,) = mistakes(declare(DERIVED, DERIVED))
+    assert "derived/by_day is declared twice" in found[1]
+
+
+def test_tables_made_from_each_other_are_a_mistake(declare: Declare) -> None:
+    one = DERIVED.replace("raw.flights", "derived.other")
+    other = DERIVED.replace("by_day", "other").replace("raw.flights", "derived.by_day")
+    found = mistakes(declare(one, other))
+    assert len(found) == 2
+    assert all("made from itself" in message for _, message in found)
+
+
+def test_the_asset_has_its_inputs_checks_and_a_sensor(tmp_path: Path) -> None:
+    table = DerivedTable(
+        table="by_day",
+        by="window",
+        sql="SELECT window, maker FROM raw.flights JOIN raw.planes USING (key)",
+        expect=[{"column": "maker", "not_null": True, "severity": "error"}],
+    )
+    defs = table.build_defs(dg.ComponentTree.for_test().load_context)
+    (asset,) = defs.assets or ()
+    assert isinstance(asset, dg.AssetsDefinition)
+    assert asset.key == dg.AssetKey(["derived", "by_day"])
+    assert asset.asset_deps[asset.key] == {dg.AssetKey(["raw", "flights"]), dg.AssetKey(["raw", "planes"])}
+    assert {spec.name: spec.blocking for spec in asset.check_specs} == {"equals_rebuild": True, "maker_not_null": True}
+    (sensor,) = defs.sensors or ()
+    assert sensor.name == "derived__by_day_inputs"

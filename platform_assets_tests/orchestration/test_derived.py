@@ -1,0 +1,157 @@
+"""A derived table as an asset: runs, checks, and the sensor that looks at the versions of its inputs."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from platform_assets.model.derived import DerivedDeclaration, DerivedRef
+from platform_assets.model.expectations import Expectation
+from platform_assets.orchestration import derived_definitions
+from platform_assets.orchestration.resources import LakeResource, SparkResource
+from platform_assets.windows.derive import checking, query
+from platform_assets.windows.derive.deriving import Updater
+from platform_assets_tests.support.derived_lake import Flights, flights
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+DECLARED = DerivedDeclaration(
+    DerivedRef("by_day"),
+    {"day": "date(time_hour)"},
+    "SELECT date(time_hour) AS day, carrier, sum(dep_delay) AS late FROM decoded.flights GROUP BY ALL",
+    (
+        Expectation("day_not_null", "not_null", ("day",)),
+        Expectation("one_row", "unique", ("day", "carrier"), "error"),
+        Expectation("no_such", "not_null", ("nothing",)),
+    ),
+)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def definitions(declared: DerivedDeclaration = DECLARED) -> dg.Definitions:
+    return derived_definitions.build(
+        declared, group="g", description=None, owners=(), interval_seconds=30, sensor_running=True
+    )
+
+
+def tick(
+    lake: Flights, instance: dg.DagsterInstance, cursor: str | None, now: datetime, **more: Any
+) -> dg.SensorResult:
+    context = dg.build_sensor_context(instance=instance, cursor=cursor, **more)
+    return derived_definitions.tick(DECLARED, query.parsed(DECLARED), lake.lake, context, now)
+
+
+@pytest.mark.spark
+def test_a_run_reports_lineage_versions_and_checks(tmp_path: Path, spark_remote: str) -> None:
+    lake = Flights(tmp_path)
+    lake.load(0, [{**row, "time_hour": None} for row in flights(random.Random(1), 1)] + flights(random.Random(1), 20))
+    (asset,) = definitions().assets or ()
+    resources = {"lake": LakeResource(root=str(tmp_path)), "spark": SparkResource(remote=spark_remote)}
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = dg.materialize([asset], instance=instance, resources=resources)  # type: ignore[list-item]
+        assert done.success
+        (event,) = done.asset_materializations_for_node("derived__by_day")
+        results = {e.check_name: e for e in done.get_asset_check_evaluations()}
+    values = event.metadata
+    assert values["inputs"].value == {"decoded/flights": lake.version}
+    assert values["because"].value == "the table is new"
+    lineage: Any = values["dagster/column_lineage"].value
+    assert [d.column_name for d in lineage.deps_by_column["late"]] == ["dep_delay"]
+    assert event.tags is not None
+    assert "dagster/data_version" in event.tags
+    assert results["equals_rebuild"].passed
+    assert not results["day_not_null"].passed
+    assert results["one_row"].passed
+    assert "no column 'nothing'" in str(results["no_such"].description)
+
+
+@pytest.mark.spark
+def test_a_query_that_gives_other_results_each_time_is_named(
+    tmp_path: Path, connection: Callable[[], SparkSession]
+) -> None:
+    lake = Flights(tmp_path)
+    lake.load(0, flights(random.Random(1), 20))
+    Updater(lake.lake, DECLARED, connection).run("run")
+    table = tmp_path / "derived" / "by_day"
+    (_, made) = (0, checking.newest(lake.lake, DECLARED))
+    assert made is not None
+    assert checking.compare(lake.lake, DECLARED, connection, made, seed=None).is_equal
+    # As if the query had given other values, which only its own commits could write.
+    rows = DeltaTable(table).to_pyarrow_table()
+    changed = rows.set_column(2, "late", [[(v or 0) + 1 for v in rows["late"].to_pylist()]])
+    text = made.derivation.to_json()
+    write_deltalake(
+        table,
+        changed.cast(rows.schema),
+        mode="overwrite",
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": text}),
+    )
+    damaged = replace(made, version=made.version + 1)
+    for seed in ("seed", None):
+        assert checking.compare(lake.lake, DECLARED, connection, damaged, seed=seed).columns == ("late",)
+
+
+def test_a_tick_requests_a_run_for_new_versions_only(tmp_path: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        lake = Flights(tmp_path)
+        lake.load(0, flights(random.Random(1), 5))
+        first = tick(lake, instance, None, NOW)
+        assert first.run_requests is not None
+        (request,) = first.run_requests
+        soon = tick(lake, instance, first.cursor, NOW + timedelta(seconds=30))
+        assert not soon.run_requests
+        again = tick(lake, instance, first.cursor, NOW + timedelta(seconds=61))
+        assert again.run_requests is not None
+        assert again.run_requests[0].run_key != request.run_key
+        later = tick(lake, instance, again.cursor, NOW + timedelta(seconds=122))
+        assert not later.run_requests
+        lake.load(1, flights(random.Random(1), 5))
+        other = tick(lake, instance, again.cursor, NOW + timedelta(seconds=122))
+        assert other.run_requests is not None
+        assert json.loads(other.cursor or "")["tries"] == 1
+
+
+def test_a_tick_waits_for_inputs_and_for_a_run_under_way(tmp_path: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        lake = Flights(tmp_path, topic="others")
+        waiting = tick(lake, instance, None, NOW)
+        assert "waits for decoded/flights" in str(waiting.skip_reason)
+        Flights(tmp_path).load(0, flights(random.Random(1), 5))
+        (request,) = tick(lake, instance, None, NOW).run_requests or ()
+        (asset,) = definitions().assets or ()
+        job = dg.Definitions(
+            assets=[asset], resources=dict.fromkeys(("lake", "spark"), dg.ResourceDefinition.none_resource())
+        )
+        instance.create_run_for_job(
+            job.resolve_implicit_global_asset_job_def(), status=dg.DagsterRunStatus.STARTED, tags=dict(request.tags)
+        )
+        assert "under way" in str(tick(lake, instance, None, NOW).skip_reason)
+
+
+def test_a_failing_blocking_check_of_an_input_holds_runs_back(tmp_path: Path) -> None:
+    lake = Flights(tmp_path)
+    lake.load(0, flights(random.Random(1), 5))
+    source = dg.AssetKey(["decoded", "flights"])
+
+    @dg.asset(key=source, check_specs=[dg.AssetCheckSpec("sound", asset=source, blocking=True)])
+    def flights_asset() -> dg.MaterializeResult: ...  # type: ignore[type-arg,empty-body]
+
+    whole = dg.Definitions(
+        assets=[flights_asset, *(definitions().assets or ())],
+        resources=dict.fromkeys(("lake", "spark"), dg.ResourceDefinition.none_resource()),
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        for passed in (False, True):
+            instance.report_runless_asset_event(dg.AssetCheckEvaluation(source, "sound", passed=passed, metadata={}))
+            found = tick(lake, instance, None, NOW, repository_def=whole.get_repository_def())
+            assert bool(found.run_requests) == passed, found.skip_reason

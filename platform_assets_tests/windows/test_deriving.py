@@ -1,0 +1,263 @@
+"""Derived tables, with a real Spark server. DuckDB computes the expected rows from the source rows."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from platform_assets.errors import ConcurrentDerivationError, ConfigurationError, DerivedQueryError, InputMissingError
+from platform_assets.model.derived import DerivedDeclaration, DerivedRef
+from platform_assets.windows.derive.deriving import Derived, Updater
+from platform_assets_tests.conftest import SEED
+from platform_assets_tests.support.derived_lake import Flights, flights, judged, key, rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+Connection = Callable[[], "SparkSession"]
+
+BY_DAY = DerivedDeclaration(
+    DerivedRef("delays_by_day"),
+    {"day": "date(time_hour)"},
+    "SELECT date(f.time_hour) AS day, f.carrier, count(*) AS flights, sum(f.dep_delay) AS minutes_late\n"
+    "FROM decoded.flights f GROUP BY ALL",
+)
+JUDGE_BY_DAY = (
+    "SELECT CAST(time_hour AS DATE), carrier, count(*), CAST(sum(dep_delay) AS BIGINT) FROM flights GROUP BY ALL"
+)
+
+
+def run(lake: Flights, declared: DerivedDeclaration, connection: Connection, **more: Any) -> Derived:
+    return Updater(lake.lake, declared, connection).run("run", **more)
+
+
+def expected(lake: Flights) -> list[tuple[Any, ...]]:
+    return judged(JUDGE_BY_DAY, flights=lake.table())
+
+
+@pytest.mark.spark
+def test_a_run_replaces_only_the_groups_that_changed_windows_touch(tmp_path: Path, connection: Connection) -> None:
+    seed, lake = random.Random(1), Flights(tmp_path)
+    for number in range(3):
+        lake.load(number, flights(seed, 40))
+    first = run(lake, BY_DAY, connection)
+    assert first.made.derivation.because == "the table is new"
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+
+    again = run(lake, BY_DAY, connection)
+    assert not again.is_new
+    assert again.made == first.made
+
+    changed = lake.load(1, lake.windows[key(1)][:3])
+    second = run(lake, BY_DAY, connection)
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+    done = second.made.derivation
+    assert done.extent == "groups"
+    assert [load[0] for load in done.loads["values"]] == [changed]
+    assert done.inputs["decoded/flights"].version == lake.version
+
+    whole = run(lake, BY_DAY, connection, whole=True)
+    assert whole.made.derivation.whole == done.whole
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+
+
+@pytest.mark.spark
+def test_rows_of_one_day_leave_other_days_in_their_files(tmp_path: Path, connection: Connection) -> None:
+    lake = Flights(tmp_path)
+    rows = flights(random.Random(2), 60)
+    days = sorted({r["time_hour"].date() for r in rows if r["time_hour"]})
+    for number, day in enumerate(days):
+        lake.load(number, [r for r in rows if r["time_hour"] and r["time_hour"].date() == day])
+    run(lake, BY_DAY, connection)
+    lake.load(0, lake.windows[key(0)][:1])
+    done = run(lake, BY_DAY, connection).made.derivation
+    assert done.groups == {"count": 1, "values": [[str(days[0])]]}
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+    before = set(DeltaTable(tmp_path / "derived" / "delays_by_day").file_uris())
+    lake.load(0, lake.windows[key(0)] * 2)
+    run(lake, BY_DAY, connection)
+    # The first run separated this day from the others, so the file of the others stays.
+    assert before & set(DeltaTable(tmp_path / "derived" / "delays_by_day").file_uris())
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+
+
+@pytest.mark.spark
+def test_incremental_runs_equal_a_full_rebuild(tmp_path: Path, connection: Connection) -> None:
+    seed = random.Random(SEED)
+    lake = Flights(tmp_path)
+    lake.load(0, flights(seed, 20))
+    run(lake, BY_DAY, connection)
+    extents = []
+    for _ in range(6):
+        for _ in range(seed.randrange(1, 3)):
+            what, number = seed.choice(["new", "reload", "erase", "expire", "compact"]), seed.randrange(6)
+            held = lake.windows.get(key(number), [])
+            if what in ("new", "reload"):
+                lake.load(number, flights(seed, seed.randrange(15)))
+            elif what == "erase":
+                lake.erase(number, [row for row in held if seed.random() < 0.5])
+            elif what == "expire":
+                lake.expire([number, (number + 1) % 6])
+            else:
+                lake.compact()
+        done = run(lake, BY_DAY, connection)
+        extents.append(done.made.derivation.extent)
+        assert rows_of(lake.lake, "delays_by_day") == expected(lake), (SEED, extents)
+    whole = run(lake, BY_DAY, connection, whole=True)
+    assert whole.made.derivation.whole == done.made.derivation.whole
+    assert "groups" in extents
+
+
+@pytest.mark.spark
+def test_all_rows_are_computed_if_the_old_version_can_no_longer_be_read(tmp_path: Path, connection: Connection) -> None:
+    lake = Flights(tmp_path)
+    lake.load(0, flights(random.Random(3), 20))
+    run(lake, BY_DAY, connection)
+    lake.erase(0, lake.windows[key(0)][:5])
+    done = run(lake, BY_DAY, connection).made.derivation
+    assert done.because == f"version {lake.version - 1} of decoded/flights can no longer be read"
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+
+
+@pytest.mark.spark
+def test_all_rows_are_computed_if_a_joined_table_changed(tmp_path: Path, connection: Connection) -> None:
+    lake, planes = Flights(tmp_path), tmp_path / "raw" / "planes"
+    lake.load(0, flights(random.Random(4), 20))
+    declared = DerivedDeclaration(
+        DerivedRef("makers"),
+        BY_DAY.by,
+        "SELECT date(time_hour) AS day, maker, count(*) AS n FROM decoded.flights\nLEFT JOIN raw.planes USING (tailnum) GROUP BY ALL",
+    )
+    with pytest.raises(InputMissingError, match="raw/planes"):
+        run(lake, declared, connection)
+    known = pa.table({"tailnum": ["N1", "N2"], "maker": ["BOEING", "AIRBUS"]})
+    write_deltalake(planes, known)
+    run(lake, declared, connection)
+    sql = "SELECT CAST(time_hour AS DATE), maker, count(*) FROM flights LEFT JOIN planes USING (tailnum) GROUP BY ALL"
+    assert rows_of(lake.lake, "makers") == judged(sql, flights=lake.table(), planes=known)
+    more = pa.table({"tailnum": ["N3"], "maker": ["EMBRAER"]})
+    write_deltalake(planes, more, mode="append")
+    lake.load(1, flights(random.Random(5), 20))
+    done = run(lake, declared, connection).made.derivation
+    assert done.because == "raw/planes, which is joined, changed"
+    assert rows_of(lake.lake, "makers") == judged(sql, flights=lake.table(), planes=pa.concat_tables([known, more]))
+
+
+@pytest.mark.spark
+def test_by_window_gives_a_result_per_window(tmp_path: Path, connection: Connection) -> None:
+    lake = Flights(tmp_path)
+    for number in range(3):
+        lake.load(number, flights(random.Random(number), 10))
+    declared = DerivedDeclaration(
+        DerivedRef("late"),
+        {"window": "window"},
+        "SELECT window, carrier, tailnum FROM decoded.flights WHERE dep_delay > 0",
+    )
+    sql = "SELECT window, carrier, tailnum FROM flights WHERE dep_delay > 0"
+    run(lake, declared, connection)
+    lake.erase(1, [])
+    lake.load(3, flights(random.Random(9), 10))
+    done = run(lake, declared, connection).made.derivation
+    # The old rows are not needed to know the groups.
+    assert done.groups["values"] == [[key(1)], [key(3)]]
+    assert rows_of(lake.lake, "late") == judged(sql, flights=lake.table())
+
+
+@pytest.mark.spark
+def test_a_new_query_replaces_rows_and_columns(tmp_path: Path, connection: Connection) -> None:
+    lake = Flights(tmp_path)
+    lake.load(0, flights(random.Random(6), 20))
+    run(lake, BY_DAY, connection)
+    other = DerivedDeclaration(
+        BY_DAY.table,
+        BY_DAY.by,
+        "SELECT date(time_hour) AS day, max(dep_delay) AS worst FROM decoded.flights GROUP BY 1",
+    )
+    done = run(lake, other, connection).made.derivation
+    assert done.because == "`sql` or `by` changed"
+    sql = "SELECT CAST(time_hour AS DATE), max(dep_delay) FROM flights GROUP BY 1"
+    assert rows_of(lake.lake, "delays_by_day") == judged(sql, flights=lake.table())
+
+
+@pytest.mark.spark
+def test_another_writers_rows_are_replaced(tmp_path: Path, connection: Connection) -> None:
+    lake = Flights(tmp_path)
+    lake.load(0, flights(random.Random(7), 20))
+    run(lake, BY_DAY, connection)
+    table = DeltaTable(tmp_path / "derived" / "delays_by_day")
+    write_deltalake(table, pa.table(table.to_pyarrow_table().slice(0, 1)), mode="append")
+    lake.append(flights(random.Random(8), 3), key(0))
+    lake.load(1, flights(random.Random(8), 3))
+    assert run(lake, BY_DAY, connection).made.derivation.because == "another writer changed the table"
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+    lake.append(flights(random.Random(8), 3), key(0))
+    assert "another writer made version" in run(lake, BY_DAY, connection).made.derivation.because
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+
+
+@pytest.mark.spark
+def test_only_one_of_two_runs_at_once_commits(
+    tmp_path: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Flights(tmp_path)
+    lake.load(0, flights(random.Random(6), 20))
+    run(lake, BY_DAY, connection)
+    lake.load(0, flights(random.Random(7), 20))
+    slow = Updater(lake.lake, BY_DAY, connection)
+    compute = slow.rows
+
+    def overtaken(*args: Any) -> Any:
+        found = compute(*args)
+        run(lake, BY_DAY, connection)
+        return found
+
+    monkeypatch.setattr(slow, "rows", overtaken)
+    with pytest.raises(ConcurrentDerivationError):
+        slow.run("slow")
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+    assert not run(lake, BY_DAY, connection).is_new
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("select", "message"),
+    [
+        ("date(time_hour) AS day, nothing", "nothing.*cannot be resolved"),
+        ("date(time_hour) AS day, count(*) OVER (PARTITION BY date(time_hour))", "needs a name"),
+        ("date(time_hour) AS day, NULL AS n", "type void"),
+    ],
+)
+def test_a_query_that_cannot_make_a_table_is_refused(
+    tmp_path: Path, connection: Connection, select: str, message: str
+) -> None:
+    lake = Flights(tmp_path)
+    lake.load(0, flights(random.Random(6), 5))
+    declared = DerivedDeclaration(BY_DAY.table, BY_DAY.by, f"SELECT {select} FROM decoded.flights")
+    with pytest.raises((DerivedQueryError, ConfigurationError), match=message) as refused:
+        run(lake, declared, connection)
+    assert "__derived" not in str(refused.value)
+
+
+@pytest.mark.spark
+def test_metadata_is_bounded(tmp_path: Path, connection: Connection) -> None:
+    lake = Flights(tmp_path)
+    for number in range(3):
+        lake.load(number, flights(random.Random(number), 10))
+    declared = DerivedDeclaration(
+        DerivedRef("offsets"), {"n": "kafka_offset * 100 + hour(time_hour)"},
+        "SELECT kafka_offset * 100 + hour(time_hour) AS n, carrier FROM decoded.flights",
+    )  # fmt: skip
+    run(lake, declared, connection)
+    lake.load(1, flights(random.Random(1), 400))
+    made = run(lake, declared, connection).made
+    assert made.derivation.groups["count"] > 200
+    assert set(made.derivation.groups) == {"count", "digest"}
+    log = (tmp_path / "derived" / "offsets" / "_delta_log" / f"{made.version:020}.json").read_text()
+    assert len(json.dumps(json.loads(log.splitlines()[-1]))) < 4_000
