@@ -169,6 +169,15 @@ def test_values_are_decoded_exactly_by_the_fast_path(
     assert is_fast(schema, *values, connector=settings) != is_rare
 
 
+def test_numbers_of_every_size_are_decoded_by_the_fast_path() -> None:
+    found = {sign * (2**bits + more) for bits in range(126) for more in (-1, 0, 1) for sign in (1, -1)}
+    numbers = sorted(found)
+    values = [event("c", after={"a": number(each), "b": {"scale": 0, "value": number(each)}}) for each in numbers]
+    schema = "a DECIMAL(38,0), b DECIMAL(38,0)"
+    assert [(row["a"], row["b"]) for row in rows(schema, *values)] == [(Decimal(each),) * 2 for each in numbers]
+    assert is_fast(schema, *values)
+
+
 def test_doubles_that_are_no_numbers_are_kept() -> None:
     found = one("a DOUBLE, b FLOAT, c ARRAY<DOUBLE>", {"a": "NaN", "b": "-Infinity", "c": ["Infinity", 1.5]})
     assert repr(found) == "{'a': nan, 'b': -inf, 'c': [inf, 1.5]}"
