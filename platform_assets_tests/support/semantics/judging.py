@@ -240,7 +240,8 @@ def leg(results: Sequence[Judged]) -> Leg:
             ]
         if fault in ("answer lost", "producer killed"):
             lines += ["", "With acks=0 there is no answer."]
-    return Leg(tuple(rows), "", "\n".join(lines))
+    remark = "A producer that is killed before it learns that its commit succeeded sends the records again."
+    return Leg(tuple(rows), remark, "\n".join(lines))
 
 
 def _line(j: Judged) -> str:

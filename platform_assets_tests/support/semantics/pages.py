@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -97,7 +98,7 @@ def section(legs: Mapping[LegName, Leg]) -> str:
             order = "–" if r.disordered is None else f"{r.disordered:,}"
             lines.append(f"| {route} | {r.how} | {r.records:,} | {r.lost:,} | {r.doubled:,} | {order} |")
     remarks = " ".join(legs[name].remark for name in _of(legs) if legs[name].remark)
-    return "\n".join([*lines, "", remarks])
+    return "\n".join([*lines, "", *textwrap.wrap(remarks, 118)])
 
 
 def document(legs: Mapping[LegName, Leg], seed: int) -> str:
