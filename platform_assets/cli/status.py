@@ -35,7 +35,8 @@ def status(as_json: bool, every: float | None) -> None:
     \b
     * windows cannot be loaded or decoded, need a decision, or queue up;
     * a sensor is stopped or fails, or a check fails;
-    * a transaction hangs, or retention is close to unloaded records;
+    * a transaction hangs, also on a published topic, or retention is close to unloaded records;
+    * a published topic is behind its table;
     * a topic is missing, or cannot be defined next to the others;
     * the brokers or Spark do not answer. Spark is not queried if it was never started.
 
@@ -71,6 +72,7 @@ def _status() -> Status:
     from platform_assets.cli.answers import broker_silence, spark_problem
     from platform_assets.cli.environment import Environment
     from platform_assets.components import declared
+    from platform_assets.orchestration import published
     from platform_assets.orchestration import status as status_of
 
     environment, now = Environment.of_process(), datetime.now(UTC)
@@ -79,6 +81,9 @@ def _status() -> Status:
     with ThreadPoolExecutor(max_workers=2) as pool:
         spark = pool.submit(spark_problem, environment)
         cause = broker_silence(environment) if environment.has_broker else None
+    notes = [str(each) for each in declared.beside(ledger, now)]
+    if environment.has_broker and cause is None:
+        notes += published.problems(list(declared.published().values()), ledger, environment.cluster(timeout=3.0))
     return status_of.collect(
         declared.declarations().values(),
         ledger,
@@ -88,5 +93,5 @@ def _status() -> Status:
         now,
         None if cause is None else f"the Kafka brokers do not answer: {cause}",
         spark.result(),
-        [str(each) for each in declared.beside(ledger, now)],
+        notes,
     )

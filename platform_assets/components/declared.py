@@ -15,6 +15,7 @@ import dagster as dg
 
 from platform_assets.components import yaml_check
 from platform_assets.components.left_out import left_out
+from platform_assets.components.published_topic import PublishedTopic
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.components.topic_tables import TopicTables
 from platform_assets.components.yaml_check import Declared, Judgement, Mistake
@@ -25,6 +26,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.logs import logger
+from platform_assets.model.publishing import PublishDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import planning
 from platform_assets.services import platform
@@ -182,6 +184,17 @@ def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
                 raise ConfigurationError(f"topic {d.topic!r} is declared twice under defs/: keep one of them")
             found[d.topic] = d
     return dict(sorted(found.items()))
+
+
+def published() -> dict[str, PublishDeclaration]:
+    """Map each published topic's name to its declaration. Raises DeclarationsError, which lists every mistake in the
+    YAML."""
+    tree = component_tree()
+    refuse(judgement(tree.defs_module_path).mistakes)
+    if _is_empty(tree.defs_module_path):
+        return {}
+    found = (each.declaration() for each in tree.get_all_components(of_type=PublishedTopic))
+    return {d.topic: d for d in sorted(found, key=lambda d: d.topic)}
 
 
 def _components(tree: dg.ComponentTree) -> list[tuple[TopicTable | TopicTables, dict[str, str]]]:

@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import dagster as dg
 import yaml
@@ -21,19 +21,25 @@ from pydantic import TypeAdapter, ValidationError
 
 from platform_assets.components.derived_table import DerivedTable
 from platform_assets.components.left_out import Candidate, left_out
+from platform_assets.components.published_topic import PublishedTopic
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.components.topic_tables import TopicTables
 from platform_assets.components.yaml_texts import TextContext, has_template
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
+from platform_assets.model.publishing import PublishDeclaration
 from platform_assets.model.untrusted import cut
 from platform_assets.windows.derive import query
 from platform_assets.windows.derive.query import QueryError
 
+Own = TypeVar("Own", TopicTable, PublishedTopic)
+
 TOPIC_TABLE: Final = "platform_assets.components.TopicTable"
 TOPIC_TABLES: Final = "platform_assets.components.TopicTables"
 DERIVED_TABLE: Final = "platform_assets.components.DerivedTable"
+PUBLISHED_TOPIC: Final = "platform_assets.components.PublishedTopic"
+_OWN_TYPES: Final = (TOPIC_TABLE, TOPIC_TABLES, PUBLISHED_TOPIC, DERIVED_TABLE)
 NAMES: Final = ("defs.yaml", "defs.yml", "component.yaml")
 """Names of files that Dagster reads in a folder. If several of these files exist, Dagster reads only the first."""
 
@@ -63,6 +69,7 @@ _NAME_TAGS: Final = frozenset(_CORE + kind for kind in ("str", "int", "bool", "m
 _STAND_INS: Final = {"topic": "stand-in", "window": "0 * * * *", "start": "2000-01-01T00:00Z"}
 """Values to use for required fields that are missing or have the wrong type, so that the other fields can also be
 checked."""
+_PUBLISHED_STAND_INS: Final = {"topic": "stand-in", "table": "decoded/stand-in.source"}
 _TYPES: Final = {
     "string": "text (in quotes if YAML would read it as another type)",
     "int": "a whole number",
@@ -110,6 +117,16 @@ class DeclaredDerived:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclaredPublished:
+    """A published topic whose declaration has no mistake of its own, and the lines of its topic and table."""
+
+    declaration: PublishDeclaration
+    file: Path
+    topic_line: int
+    table_line: int
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """The declarations in a definitions folder, the mistakes in them, and the topics that are left out so that all
     others can be defined."""
@@ -127,15 +144,21 @@ def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
         missing = Mistake(folder, 1, "there is no such folder: create it, or correct PLATFORM_DEFS")
         return Judgement((), (missing,))
     declared: list[Declared] = []
+    published: list[DeclaredPublished] = []
     mistakes: list[Mistake] = []
     derived: list[DeclaredDerived] = []
     for file in _files(folder):
         for found in _in_file(file, folder):
-            if isinstance(found, DeclaredDerived):
+            if isinstance(found, Mistake):
+                mistakes.append(found)
+            elif isinstance(found, DeclaredPublished):
+                published.append(found)
+            elif isinstance(found, DeclaredDerived):
                 derived.append(found)
             else:
-                (mistakes if isinstance(found, Mistake) else declared).append(found)  # type: ignore[arg-type]
+                declared.append(found)
     mistakes += _wrong_inputs(derived, declared)
+    mistakes += _unpublishable(published, declared)
     mistakes += _doubled_names(declared)
     candidates = [Candidate(each.declaration, f"{each.file}:{each.topic_line}", each.found) for each in declared]
     omitted = left_out(candidates, case_sensitive=case_sensitive)
@@ -191,6 +214,22 @@ def _upstream(table: DerivedRef, reads: Mapping[DerivedRef, Sequence[query.Input
     return found
 
 
+def _unpublishable(published: Sequence[DeclaredPublished], declared: Sequence[Declared]) -> Iterator[Mistake]:
+    """Yield a mistake for each published topic whose table is not declared, and for each that is declared twice."""
+    tables = {table for each in declared for table in each.declaration.tables}
+    first: dict[str, DeclaredPublished] = {}
+    for each in published:
+        d = each.declaration
+        if d.table not in tables:
+            text = f"table: {d.table} is not declared: declare topic {d.table.topic!r} with a TopicTable"
+            yield Mistake(each.file, each.table_line, text + (", with `decode`" if d.table.kind == "decoded" else ""))
+        other = first.setdefault(d.topic, each)
+        if other is not each:
+            where = f"{other.file}:{other.topic_line}"
+            text = f"topic: {d.topic!r} is published twice, first at {where}: keep one of them"
+            yield Mistake(each.file, each.topic_line, text)
+
+
 def _doubled_names(declared: Sequence[Declared]) -> Iterator[Mistake]:
     """Yield a mistake for each list whose group name another list already has, because Dagster would get two sensors
     with the same name."""
@@ -212,7 +251,7 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(at, name) for name in sorted(files) if name.endswith((".yaml", ".yml")))
 
 
-def _in_file(file: Path, folder: Path) -> Iterator[Declared | DeclaredDerived | Mistake]:
+def _in_file(file: Path, folder: Path) -> Iterator[Declared | DeclaredDerived | DeclaredPublished | Mistake]:
     try:
         text = file.read_text(encoding="utf-8")
         roots = [*yaml.compose_all(text, Loader=yaml.SafeLoader)]
@@ -237,10 +276,7 @@ def _in_file(file: Path, folder: Path) -> Iterator[Declared | DeclaredDerived | 
             yield Mistake(file, *refused)
         return
     if file.name not in NAMES:
-        if any(
-            isinstance(d.value, dict) and d.value.get("type") in (TOPIC_TABLE, TOPIC_TABLES, DERIVED_TABLE)
-            for d in documents
-        ):
+        if any(isinstance(d.value, dict) and d.value.get("type") in _OWN_TYPES for d in documents):
             yield Mistake(
                 file, 1, f"Dagster reads only {NAMES[0]}: move this file to {file.with_suffix('')}/{NAMES[0]}"
             )
@@ -341,7 +377,9 @@ def _doubled(roots: Sequence[yaml.Node]) -> Iterator[tuple[str, int]]:
                 seen.add(key.value)
 
 
-def _in_document(file: Path, document: ValueAndSourcePositionTree) -> Iterator[Declared | DeclaredDerived | Mistake]:
+def _in_document(
+    file: Path, document: ValueAndSourcePositionTree
+) -> Iterator[Declared | DeclaredDerived | DeclaredPublished | Mistake]:
     tree, value = document.source_position_tree, document.value
     if value is None:
         # An empty document has the position at which the next one would begin.
@@ -366,6 +404,9 @@ def _in_document(file: Path, document: ValueAndSourcePositionTree) -> Iterator[D
     elif component.type == DERIVED_TABLE:
         given = dict(component.attributes or {})
         yield from _derived_table(file, attributes, given, templates=component.template_vars_module is None)
+    elif component.type == PUBLISHED_TOPIC:
+        given = dict(component.attributes or {})
+        yield from _published_topic(file, attributes, given, templates=component.template_vars_module is None)
     elif problem := _not_a_component(component.type):
         yield Mistake(file, _line(tree, "type"), problem)
 
@@ -392,7 +433,36 @@ def _topic_table(
     file: Path, tree: SourcePositionTree, given: dict[str, Any], *, templates: bool
 ) -> Iterator[Declared | Mistake]:
     """Check one topic's attributes; `templates` is true if their templates can be evaluated without Python code."""
-    model = TopicTable.get_model_cls()
+    made = _made(TopicTable, _STAND_INS, file, tree, given, templates=templates)
+    if isinstance(made, list):
+        yield from made
+    elif made is not None:
+        yield Declared(made.declaration(), file, _line(tree, "topic"), _line(tree, "start"))
+
+
+def _published_topic(
+    file: Path, tree: SourcePositionTree, given: dict[str, Any], *, templates: bool
+) -> Iterator[DeclaredPublished | Mistake]:
+    """Check the attributes of a published topic."""
+    made = _made(PublishedTopic, _PUBLISHED_STAND_INS, file, tree, given, templates=templates)
+    if isinstance(made, list):
+        yield from made
+    elif made is not None:
+        yield DeclaredPublished(made.declaration(), file, _line(tree, "topic"), _line(tree, "table"))
+
+
+def _made(
+    component: type[Own],
+    stand_ins: Mapping[str, str],
+    file: Path,
+    tree: SourcePositionTree,
+    given: dict[str, Any],
+    *,
+    templates: bool,
+) -> Own | list[Mistake] | None:
+    """Return the component that these attributes declare, or the mistakes in them; None if only Python code can
+    evaluate the templates. `stand_ins` are values for required fields, so that the other fields can also be checked."""
+    model = component.get_model_cls()
     if model is None:
         raise AssertionError("unreachable: the component has attributes")
     known, context = tuple(model.model_fields), TextContext.of(ResolutionContext.default())
@@ -405,15 +475,15 @@ def _topic_table(
         if field not in wrong and templates and (problem := _template_problem(context, value)):
             wrong[field] = problem
     judged = {k: v for k, v in given.items() if k not in wrong and (templates or not has_template(v))}
-    made: TopicTable | None = None
+    made: Own | None = None
     try:
-        attributes = TypeAdapter(model).validate_python({**_STAND_INS, **judged})
-        made = TopicTable.resolve_from_model(context, attributes)
+        attributes = TypeAdapter(model).validate_python({**stand_ins, **judged})
+        made = component.resolve_from_model(context, attributes)
     except ValidationError as e:
         wrong |= _by_field(e, known)
-    yield from _mistakes(file, tree, wrong)
-    if made is not None and not wrong and judged == given:
-        yield Declared(made.declaration(), file, _line(tree, "topic"), _line(tree, "start"))
+    if wrong:
+        return list(_mistakes(file, tree, wrong))
+    return made if judged == given else None
 
 
 _DERIVED_STAND_INS: Final = {

@@ -30,7 +30,7 @@ PREFIX_VARIABLE: Final = "PLATFORM_ASSET_PREFIX"
 """Prefix of each asset key of a code location, such as `plant` or `plant/north`. None by default."""
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*")
 _SOURCE: Final = "kafka"
-_TAKEN: Final = (*KINDS, *RESERVED_KINDS)
+_TAKEN: Final = (*KINDS, *RESERVED_KINDS, "published")
 _MANY: Final = "many"
 
 

@@ -19,6 +19,7 @@ from deltalake.schema import ArrayType, PrimitiveType
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.cli.main import main as command
 from platform_assets.components.derived_table import DerivedTable
+from platform_assets.components.published_topic import PublishedTopic
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.kafka import settings
 from platform_assets.lake import raw_table
@@ -49,7 +50,7 @@ def _help(arguments: Sequence[str]) -> str:
 
 def fields() -> str:
     """Return the fields of a topic's YAML. Required fields come first."""
-    return _table(("field", "default", "meaning"), _fields())
+    return _table(("field", "default", "meaning"), _fields(TopicTable))
 
 
 def derived_fields() -> str:
@@ -57,7 +58,12 @@ def derived_fields() -> str:
     return _table(("field", "default", "meaning"), _fields(DerivedTable))
 
 
-def _fields(component: type[TopicTable | DerivedTable] = TopicTable) -> Iterator[Sequence[str]]:
+def published_fields() -> str:
+    """Return the fields of a published topic's YAML."""
+    return _table(("field", "default", "meaning"), _fields(PublishedTopic))
+
+
+def _fields(component: type[TopicTable | DerivedTable | PublishedTopic]) -> Iterator[Sequence[str]]:
     for name, field in component.model_fields.items():
         default = "must be given" if field.is_required() else _yaml(field.default)
         yield f"`{name}`", default, field.description or ""
@@ -134,6 +140,7 @@ SECTIONS: Final[Mapping[str, tuple[Path, Callable[[], str]]]] = {
     "commands": (DOCS / "commands.md", commands),
     "fields": (DOCS / "configuration.md", fields),
     "derived fields": (DOCS / "configuration.md", derived_fields),
+    "published fields": (DOCS / "configuration.md", published_fields),
     "client settings": (DOCS / "configuration.md", client_settings),
     "spark settings": (DOCS / "guide" / "spark.md", spark_settings),
     "raw columns": (DOCS / "tables.md", raw_columns),

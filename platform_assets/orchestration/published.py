@@ -1,0 +1,153 @@
+"""The Dagster definitions of a published topic: asset, check, job and sensor."""
+
+# No postponed annotations here: Dagster reads those of the functions below.
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import dagster as dg
+
+from platform_assets.checks import published as evidence_of
+from platform_assets.errors import PlatformError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.ledger import decisions
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.names import identifier
+from platform_assets.model.publishing import PublishDeclaration
+from platform_assets.model.untrusted import line, markdown
+from platform_assets.orchestration.names import key_prefix, table_key
+from platform_assets.orchestration.resources import KafkaResource, LakeResource
+from platform_assets.windows.publish.publishing import Publisher, fingerprint
+
+KIND: Final = "published"
+AGAIN_AFTER: Final = timedelta(minutes=2)
+"""Time after a failed run until the sensor requests another one."""
+_UNDER_WAY: Final = (
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+)
+
+
+def published_key(topic: str) -> dg.AssetKey:
+    """Return the key of the asset. Raises ConfigurationError."""
+    return dg.AssetKey([*key_prefix(), KIND, topic])
+
+
+def publisher_of(declaration: PublishDeclaration, ledger: Ledger, cluster: Cluster, **given: Any) -> Publisher:
+    """Return a publisher that does not wait for parked windows."""
+    parked = frozenset(decisions.parking(ledger.lake, declaration.table).parked)
+    return Publisher(declaration, ledger, cluster, parked=parked, **given)
+
+
+def state_of(declaration: PublishDeclaration, ledger: Ledger) -> str:
+    """Return a string that changes if there may be something to publish."""
+    parked = decisions.parking(ledger.lake, declaration.table).parked
+    return "/".join([fingerprint(declaration, ledger), *sorted(parked)])
+
+
+def build_definitions(
+    declaration: PublishDeclaration,
+    *,
+    group: str,
+    description: str | None,
+    owners: Sequence[str],
+    sensor_running: bool,
+) -> dg.Definitions:
+    """Build all Dagster definitions of one published topic."""
+    key, name = published_key(declaration.topic), f"{identifier(declaration.topic)}_publish"
+    spec = dg.AssetSpec(
+        key,
+        deps=[table_key(declaration.table)],
+        group_name=group,
+        kinds={"kafka"},
+        owners=list(owners),
+        description=(description or markdown(f"Kafka topic {declaration.topic}."))
+        + markdown(f" It has each row of {declaration.table} once."),
+    )
+    check = dg.AssetCheckSpec(
+        evidence_of.CHECK,
+        asset=key,
+        description="Holds the topic against the table: each row once, none missing, none foreign, in order.",
+    )
+
+    @dg.multi_asset(specs=[spec], check_specs=[check], name=name)
+    def _publish(context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource) -> Iterator[Any]:
+        ledger = Ledger(lake.lake())
+        publisher = publisher_of(
+            declaration,
+            ledger,
+            kafka.cluster(),
+            on_progress=lambda window, sent: context.log.info(
+                line(f"{declaration.name}: {sent:,} records, up to {window}")
+            ),
+        )
+        done = publisher.run()
+        metadata: Mapping[str, Any] = {
+            "windows": done.windows,
+            "records": done.records,
+            "corrections": done.corrections,
+            "rows deleted without a record": done.unannounced,
+            "transactions": done.transactions,
+            "windows held": len(done.held),
+        }
+        yield dg.MaterializeResult(asset_key=key, metadata=metadata)
+        evidence = evidence_of.gather(publisher)
+        yield dg.AssetCheckResult(
+            passed=evidence.passed,
+            check_name=evidence_of.CHECK,
+            asset_key=key,
+            description=markdown(evidence.headline),
+            metadata={"records": evidence.records, "windows": evidence.windows},
+        )
+
+    job = dg.define_asset_job(f"{name}_job", selection=dg.AssetSelection.assets(key))
+
+    @dg.sensor(
+        name="__".join((*key_prefix(), f"{name}_sensor")),
+        job=job,
+        minimum_interval_seconds=max(round(declaration.sensor_interval.total_seconds()) - 1, 1),
+        default_status=dg.DefaultSensorStatus.RUNNING if sensor_running else dg.DefaultSensorStatus.STOPPED,
+        description=markdown(f"Publishes new windows of {declaration.table} to topic {declaration.topic}."),
+    )
+    def _evaluate(context: dg.SensorEvaluationContext, lake: LakeResource) -> Any:
+        ledger = Ledger(lake.lake())
+        now = state_of(declaration, ledger)
+        runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=1)
+        newest = runs[0] if runs else None
+        if newest is not None and newest.dagster_run.status in _UNDER_WAY:
+            return dg.SkipReason("The last run has not finished yet.")
+        ended = newest is not None and newest.dagster_run.status == dg.DagsterRunStatus.SUCCESS
+        if now == context.cursor and ended:
+            return dg.SkipReason("Every window is published.")
+        if newest is not None and not ended and newest.update_timestamp > datetime.now(UTC) - AGAIN_AFTER:
+            return dg.SkipReason("The last run failed less than two minutes ago.")
+        return dg.SensorResult(run_requests=[dg.RunRequest()], cursor=now)
+
+    return dg.Definitions(assets=[_publish], jobs=[job], sensors=[_evaluate])
+
+
+def problems(declarations: Sequence[PublishDeclaration], ledger: Ledger, cluster: Cluster) -> list[str]:
+    """Return a sentence for each hanging transaction, for windows that have waited for two runs, and for held
+    corrections. What cannot be determined is a sentence too."""
+    found: list[str] = []
+    for d in declarations:
+        try:
+            publisher = publisher_of(d, ledger, cluster)
+            plan = publisher.plan()
+            if (hanging := evidence_of.hanging(publisher)) is not None:
+                found.append(hanging)
+        except PlatformError as e:
+            found.append(f"{d.name}: its state is unknown: {e}")
+            continue
+        if plan.held:
+            found.append(
+                f"{d.name}: corrections of {len(plan.held):,} windows are held. Declare `corrections: publish` to publish them"
+            )
+        if plan.behind:
+            found.append(
+                f"{d.name}: {plan.behind:,} windows with {plan.rows:,} rows are not published yet. The sensor requests a run; "
+                f"`platform-assets publish {d.topic}` publishes them now"
+            )
+    return found

@@ -1,0 +1,135 @@
+"""Published topics: mistakes in their YAML with lines, and the way from YAML to records, evidence and status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Producer
+
+from platform_assets.cli.main import main
+from platform_assets.components import declared
+from platform_assets.components.yaml_check import judge
+from platform_assets.model.names import identifier
+from platform_assets.orchestration.resources import KafkaResource, LakeResource
+from platform_assets_tests.support.decoded_topic import DecodedTopic, order
+from platform_assets_tests.support.published import consumed
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS
+from testbed.clients import librdkafka
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, TopicMaker
+
+SOURCE = """type: platform_assets.components.TopicTable
+attributes:
+  topic: orders
+  window: "0 * * * *"
+  start: "2026-01-01T00:00Z"
+  decode: {value: {format: json, schema: "id BIGINT NOT NULL, amount DECIMAL(12, 2)"}}
+"""
+PUBLISHED = """type: platform_assets.components.PublishedTopic
+attributes:
+  topic: clean
+  table: decoded/orders
+  key: id
+"""
+
+
+def declare(root: Path, published: str) -> Path:
+    for name, text in (("source", SOURCE), ("published", published)):
+        file = root / "defs" / name / "defs.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root / "defs"
+
+
+def said(root: Path, published: str) -> list[tuple[int, str]]:
+    return [(m.line, m.message) for m in judge(declare(root, published)).mistakes]
+
+
+def test_what_is_right_is_declared(tmp_path: Path) -> None:
+    assert said(tmp_path, PUBLISHED) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ("  topic: clean", "  topic: or ders", 3, "topic: 'or ders' is not a legal Kafka topic name"),
+        ("  topic: clean\n", "", 2, "topic: it is missing: add `topic: orders`"),
+        ("decoded/orders", "orders", 4, "table: 'orders' is not a table: write decoded/orders or raw/orders"),
+        ("decoded/orders", "typed/orders", 4, "table: 'typed/orders' is not a table name"),
+        ("decoded/orders", "decoded/others", 4, "table: decoded/others is not declared: declare topic 'others'"),
+        ("decoded/orders", "dead_letters/orders", 2, "dead_letters/orders cannot be published"),
+        ("clean", "orders", 2, "decoded/orders cannot be published to topic 'orders'"),
+        ("key: id", "key: {format: xml}", 5, "key: format 'xml' is not one of json, text, bytes"),
+        ("key: id", "key: {format: text}", 5, "key: format 'text' needs exactly one column"),
+        ("key: id", "tombstones: true", 2, "tombstones need a key"),
+        ("key: id", "kee: id", 5, "kee: unknown field: did you mean 'key'?"),
+        ("key: id", "corrections: never", 5, "corrections: "),
+        ("key: id", "start: yesterday", 5, "start: 'yesterday' is not a window key"),
+        ("key: id", "transaction_rows: 0", 2, "transaction_rows must be from 1 to 1,000,000, not 0"),
+        ("key: id", "transaction_timeout_seconds: 5", 2, "transaction_timeout_seconds must be from 10 to 900"),
+    ],
+)
+def test_each_mistake_has_its_line(tmp_path: Path, old: str, new: str, line: int, says: str) -> None:
+    ((found, message), *_) = said(tmp_path, PUBLISHED.replace(old, new))
+    assert message.startswith(says)
+    assert found == line
+
+
+def test_a_topic_that_is_published_twice_is_refused(tmp_path: Path) -> None:
+    ((line, message),) = said(tmp_path, f"{PUBLISHED}---\n{PUBLISHED}")
+    assert (line, "is published twice, first at" in message) == (9, True)
+
+
+@pytest.mark.broker
+@pytest.mark.filterwarnings(*DAGSTER_WARNINGS)
+def test_from_yaml_to_records_and_evidence(
+    broker: Broker, topic: TopicMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, target = DecodedTopic(tmp_path / "lake", "orders"), topic()
+    made.load([order(n) for n in range(7)], [order(7)])
+    made.decode()
+    monkeypatch.setenv("PLATFORM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PLATFORM_DEFS", str(declare(tmp_path, PUBLISHED.replace("clean", target))))
+    monkeypatch.setenv("LAKE_ROOT", str(tmp_path / "lake"))
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", broker.bootstrap)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        found = CliRunner().invoke(main, list(arguments))
+        assert found.exit_code != 1 or found.stdout, found.output
+        return found.exit_code, found.stdout
+
+    assert run("publish", target, "--dry-run") == (
+        0,
+        f"published/{target}: would publish 2 windows with 8 rows: 0 begun, 2 new, 0 loaded again; 0 are published\n",
+    )
+    resources = {
+        "kafka": KafkaResource(bootstrap_servers=broker.bootstrap),
+        "lake": LakeResource(root=str(tmp_path / "lake")),
+    }
+    assets = dg.Definitions.merge(declared.definitions(), dg.Definitions(resources=resources | {
+        "spark": dg.ResourceDefinition.hardcoded_resource(None)
+    }))  # fmt: skip
+    with dg.DagsterInstance.ephemeral() as instance:
+        job = assets.get_repository_def().get_job(f"{identifier(target)}_publish_job")
+        result = job.execute_in_process(instance=instance)
+        assert result.success
+        (check,) = result.get_asset_check_evaluations()
+        assert (check.check_name, check.passed, check.metadata["records"].value) == ("published_once", True, 8)
+    assert len(consumed(broker.bootstrap, target)) == 8
+    code, text = run("publish", target, "--json")
+    assert (code, json.loads(text)["records"]) == (0, 0)
+    code, text = run("audit", f"published/{target}")
+    assert code == 0, text
+    assert text.startswith(f"published/{target}: proved\n")
+    producer = Producer(librdkafka(broker.bootstrap))
+    producer.produce(target, b"foreign")
+    producer.flush()
+    code, text = run("audit", f"published/{target}", "--json")
+    assert (code, json.loads(text)["outcome"]) == (1, "anomalies")
+    assert "has a record that published/" in json.loads(text)["problems"][0]
