@@ -77,9 +77,15 @@ EXCEPTIONS: Final = {
         "f'Records of Kafka topic {topic} that could not be decoded, as they were sent, with the reason'",
     ): "of a Delta table",
     (
-        "lake/decoded_table.py",
-        "f'Records of Kafka topic {topic} as typed rows; those that could not be decoded are in dead_letters/{topic}'",
+        "lake/changes_table.py",
+        "f'Last record for each key of Kafka topic {topic} in each window, deletes included'",
     ): "of a Delta table",
+    (
+        "lake/decoded_table.py",
+        "description or f'Records of Kafka topic {topic} as typed rows; those that could not be decoded are in dead_letters/{topic}'",
+    ): "of a Delta table",
+    ("lake/state_table.py", "description"): "of a Delta table",
+    ("windows/state/folding.py", "f'{what} of Kafka topic {self.topic}'"): "of a Delta table",
     ("ledger/decisions.py", "(__doc__ or '').splitlines()[0]"): "a constant",
     ("ledger/store.py", "(__doc__ or '').splitlines()[0]"): "a constant",
     ("services/jars.py", "__doc__"): "a constant",

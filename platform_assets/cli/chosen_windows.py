@@ -69,11 +69,13 @@ def _named(names: Sequence[str], declaration: TopicDeclaration, target: TableRef
         keys = [window.key for window in find(ByKeys((name,)), declaration.topic, ledger).windows]
         if target.kind != "raw":
             # Windows that are not in the source table cannot be decoded, or have no changes.
-            source = declaration.decoded_table if target.kind == "changes" else declaration.raw_table
+            is_changes = target.kind == "changes"
+            source = declaration.decoded_table if is_changes else declaration.raw_table
+            verb = "make changes from" if is_changes else "decode"
             loaded = _in_table(source, ledger)
             keys = [key for key in keys if key in loaded]
             if not keys:
-                reason = f"{source} has no loaded window in this range, so there is nothing to make {target} from"
+                reason = f"{source} has no loaded window in this range, so there is nothing to {verb}"
                 raise UnknownWindowError(declaration.topic, name, reason)
         found += keys
     return list(dict.fromkeys(found))
