@@ -160,7 +160,7 @@ def test_by_window_gives_a_result_per_window(tmp_path: Path, connection: Connect
         {"window": "window"},
         "SELECT window, carrier, tailnum FROM decoded.flights WHERE dep_delay > 0",
     )
-    sql = "SELECT window, carrier, tailnum FROM flights WHERE dep_delay > 0"
+    sql = 'SELECT "window", carrier, tailnum FROM flights WHERE dep_delay > 0'
     run(lake, declared, connection)
     lake.erase(1, [])
     lake.load(3, flights(random.Random(9), 10))
