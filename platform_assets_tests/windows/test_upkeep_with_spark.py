@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
@@ -19,10 +20,13 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.registry import CHECKS
 from platform_assets.engines.choice import merge_engine
+from platform_assets.lake import delta_log
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableKind
+from platform_assets.model.windows import edge_of
 from platform_assets.windows.maintain.merging import MergedFiles, Upkeep
+from platform_assets.windows.maintain.upkeep import TableUpkeep
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, proved
 from testbed.loads import Record
 
@@ -93,6 +97,25 @@ def test_sparks_workers_merge_what_this_process_commits(
     assert {kind: rows(people, kind) for kind in KINDS} == before
     proved(people)
     assert all(people.load(w).outcome == "unchanged" for w in windows(people))
+
+
+def test_spark_reads_and_continues_the_checkpoint_of_upkeep(people: MadeTopic, spark: SparkSession) -> None:
+    """All commits before the checkpoint are deleted, so that Spark has to read its removed files too."""
+    at, before = place(people, "raw"), rows(people, "raw")
+    done = TableUpkeep(people.declaration.raw_table, people.ledger).run(edge_of(LATER))
+    assert done is not None
+    version = DeltaTable(at).version()
+    assert (at / delta_log.checkpoint_name(version)).exists()
+    for commit in (at / "_delta_log").glob("*.json"):
+        if commit.name != f"{version:020}.json":
+            commit.unlink()
+    columns = ["window", "kafka_partition", "kafka_offset", "value"]
+    found = spark.read.format("delta").load(str(at)).select(*columns).collect()
+    assert sorted((*row[:3], bytes(row.value)) for row in found) == before
+    spark.sql(f"ALTER TABLE delta.`{at}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    spark.sql(f"DELETE FROM delta.`{at}` WHERE kafka_offset = 0")
+    removed = [r for r in pq.read_table(at / delta_log.checkpoint_name(version + 2))["remove"].to_pylist() if r]
+    assert len(removed) > WINDOWS
 
 
 Maintenance = Callable[["SparkSession", Path], Any]
