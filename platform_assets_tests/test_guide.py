@@ -36,7 +36,7 @@ def test_pages_are_walked_in_the_order_of_the_navigation() -> None:
 
 
 def test_declarations_in_the_docs_are_ones_that_are_taken() -> None:
-    from platform_assets.components import PublishedTopic, TopicTable, TopicTables
+    from platform_assets.components import DerivedTable, PublishedTopic, TopicTable, TopicTables
     from platform_assets.components.decode_block import decode_declaration
 
     found = 0
@@ -45,8 +45,9 @@ def test_declarations_in_the_docs_are_ones_that_are_taken() -> None:
             # Other pages show only part of a topic, for example `decode:`.
             if language == "yaml" and "attributes" in (declared := yaml.safe_load(text)):
                 given = declared["attributes"]
-                if declared.get("type", "").endswith("PublishedTopic"):
-                    PublishedTopic(**given).declaration()
+                others = {"DerivedTable": DerivedTable, "PublishedTopic": PublishedTopic}
+                if (other := others.get(declared.get("type", "").rpartition(".")[2])) is not None:
+                    other(**given).declaration()
                     continue
                 tables = TopicTables(**given).tables() if "topics" in given else (TopicTable(**given),)
                 found += len([table.declaration() for table in tables])
