@@ -9,7 +9,9 @@ these by their statistics.
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
+import time
 from io import BytesIO
 from pathlib import Path
 from typing import Final
@@ -24,6 +26,8 @@ from platform_assets.lake.location import Folder
 _HINT: Final = "_delta_log/_last_checkpoint"
 _BLOCK_ROWS: Final = 1 << 16
 _CODEC: Final = "zstd"
+_COPY: Final = "platform-assets-checkpoint-"
+_ABANDONED_SECONDS: Final = 3_600.0
 
 
 def write(table: Folder) -> None:
@@ -33,11 +37,12 @@ def write(table: Folder) -> None:
     was replaced later could change between two requests of the same reader. If the log cannot be copied, because
     another writer's checkpoint has several files, delta-rs writes the checkpoint in place.
     """
+    _delete_abandoned()
     version = delta_log.version(table)
     name = delta_log.checkpoint_name(version)
     if table.has(name):
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix=_COPY) as folder:
         copy = Path(folder)
         if not _is_copied(table, copy, version):
             handle = table.delta()
@@ -52,6 +57,17 @@ def write(table: Folder) -> None:
         table.write(_HINT, json.dumps({**hint, "sizeInBytes": len(content)}).encode())
 
 
+def _delete_abandoned() -> None:
+    """Delete copies left by processes that were killed. The statistics in them may show values that are erased later."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_COPY}*"):
+        try:
+            is_old = time.time() - left.stat().st_mtime > _ABANDONED_SECONDS
+        except FileNotFoundError:
+            continue
+        if is_old:
+            shutil.rmtree(left, ignore_errors=True)
+
+
 def _is_copied(table: Folder, to: Path, version: int) -> bool:
     """Copy the newest checkpoint and the commits after it, up to `version`. Return False if a file is missing."""
     (to / "_delta_log").mkdir()
@@ -62,8 +78,13 @@ def _is_copied(table: Folder, to: Path, version: int) -> bool:
         content = table.read(name)
         if content is None:
             return False
-        (to / name).write_bytes(content)
+        (to / name).write_bytes(content if name.endswith(".parquet") else _without_info(content))
     return True
+
+
+def _without_info(commit: bytes) -> bytes:
+    """Return a commit without its description, which is not part of a checkpoint and may contain samples of rows."""
+    return b"".join(line for line in commit.splitlines(keepends=True) if not line.startswith(b'{"commitInfo"'))
 
 
 def _divided(checkpoint: Path) -> bytes:

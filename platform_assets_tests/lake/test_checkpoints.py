@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,3 +126,25 @@ def test_after_a_checkpoint_of_several_files_delta_rs_writes_the_next_one(table:
     checkpoints.write(Folder.at(table))
     without_commits(table)
     assert pl.scan_delta(str(table)).collect()["n"].sort().to_list() == [4, 5, 6]
+
+
+def test_copies_of_killed_processes_are_deleted_by_the_next_checkpoint(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    abandoned, running = (tmp_path / f"{checkpoints._COPY}{name}" for name in ("abandoned", "running"))
+    for copy in (abandoned, running):
+        (copy / "_delta_log").mkdir(parents=True)
+    os.utime(abandoned, (0, 0))
+    checkpoints.write(Folder.at(table))
+    assert sorted(tmp_path.glob(f"{checkpoints._COPY}*")) == [running]
+    assert checkpoint_of(table).exists()
+
+
+def test_a_copy_has_no_descriptions_of_commits(table: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    assert checkpoints._is_copied(Folder.at(table), copy, DeltaTable(table).version())
+    commits = [path.read_text() for path in (copy / "_delta_log").glob("*.json")]
+    assert len(commits) == FILES + 1
+    assert not any("commitInfo" in commit or "upkeep" in commit for commit in commits)
