@@ -142,9 +142,8 @@ def _rows_at_once(file: pq.ParquetFile) -> int:
 
 
 def _opened(source: pa.NativeFile, work: Work) -> pq.ParquetFile:
-    # Without `pre_buffer`, a store would get a separate request for each column. A large local file would be in memory.
-    at_once = is_in_store(work.table) or source.size() <= ROW_GROUP_BYTES
-    return parquet.opened(source, read_dictionary=list(_TEXTS), pre_buffer=at_once)
+    # Without this, a store would get a separate request for each column.
+    return parquet.opened(source, read_dictionary=list(_TEXTS), pre_buffer=is_in_store(work.table))
 
 
 def _write(files: Files, name: str, rows: Iterator[pa.RecordBatch], work: Work, most: int) -> bool:
