@@ -27,6 +27,7 @@ class Message:
     kind: str
     position: tuple[int, int]
     headers: tuple[tuple[str, Any], ...]
+    identity: tuple[str, bytes]
 
 
 def consumed(bootstrap: str, topic: str) -> list[Message]:
@@ -52,12 +53,12 @@ def consumed(bootstrap: str, topic: str) -> list[Message]:
             waiting.discard(message.partition())
             continue
         headers = tuple(message.headers() or ())
-        identity = dict(headers)[HEADER].decode().split(" ", 6)
-        _, window, ordinal, kind, partition, offset, load_id = identity
+        parts = dict(headers)[HEADER].decode().split(" ", 6)
+        _, window, ordinal, kind, partition, offset, load_id = parts
         found.append(
             Message(
                 message.partition(), message.offset(), message.key(), message.value(), window, load_id, int(ordinal),
-                kind, (int(partition), int(offset)), headers[:-1],
+                kind, (int(partition), int(offset)), headers[:-1], headers[-1],
             )
         )  # fmt: skip
     consumer.close()

@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Producer, TopicPartition
 
+from platform_assets.checks.published import gather
 from platform_assets.errors import PublishingInterruptedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.lake.vacuum import vacuum
 from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.windows.publish import loads
-from platform_assets.windows.publish.publishing import Publisher
+from platform_assets.windows.publish.publishing import Publisher, fingerprint
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from platform_assets_tests.support.published import consumed, identities, replayed
 from testbed import samples
-from testbed.clients import client_settings
+from testbed.clients import client_settings, librdkafka
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker
@@ -128,7 +130,12 @@ def test_a_window_loaded_again_publishes_only_what_differs(broker: Broker, topic
     assert (held.records, held.held) == (0, (made.windows[1].key,))
     done = each.run()
     assert (done.records, done.corrections, done.transactions) == (3, 3, 1)
-    changes = consumed(broker.bootstrap, target)[29:]
+    everything = consumed(broker.bootstrap, target)
+    for since in (None, {0: 0}, {0: everything[29].offset}):
+        evidence = gather(each, since=since)
+        assert (evidence.passed, evidence.not_read) == (True, [])
+        assert evidence.records == (3 if since == {0: everything[29].offset} else 32)
+    changes = everything[29:]
     assert [(m.kind, m.key, m.value) for m in changes] == [
         ("changed", b"3", b"changed"), ("removed", b"7", None), ("added", b"14", b"29"),
     ]  # fmt: skip
@@ -187,3 +194,42 @@ def test_rows_of_a_raw_table_are_published_as_they_are(broker: Broker, topic: To
     messages = consumed(broker.bootstrap, target)
     assert sorted((m.value or b"") for m in messages) == sorted(order(n) for n in range(12))
     assert {m.headers[0] for m in messages} == {("offset", b"%d" % m.position[1]) for m in messages}
+
+
+def test_evidence_names_records_that_are_foreign_missing_or_different(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    made, load = reloads(tmp_path)
+    table, (first, second) = made.declaration.raw_table, (topic(), topic())
+    load("a", {})
+    each, other = (publisher(broker, made, target, table=table, **RAW) for target in (first, second))
+    each.run()
+    other.run()
+    messages = consumed(broker.bootstrap, first)
+    producer = Producer(librdkafka(broker.bootstrap))
+    sent = [dict(message_headers(broker, first)[n]) for n in (4, 5)]
+    producer.produce(first, messages[4].value, messages[4].key, headers=sent[0])
+    producer.produce(first, b"another value", messages[5].key, headers=sent[1])
+    producer.produce(first, b"foreign")
+    producer.flush()
+    found = " ".join(gather(each).problems)
+    for text in ("row 4 of load a of window", "was sent twice", "did not send", "differ from their rows"):
+        assert text in found
+    assert gather(other).passed
+    broker.admin.delete_records([TopicPartition(second, 0, 12)])[TopicPartition(second, 0, 12)].result(30)
+    cut = gather(other)
+    assert cut.passed
+    # A marker is among the twelve offsets.
+    assert "Kafka may have deleted 11 of its records" in cut.not_read[0]
+
+
+def message_headers(broker: Broker, target: str) -> list[list[tuple[str, bytes]]]:
+    return [[*m.headers, m.identity] for m in consumed(broker.bootstrap, target)]
+
+
+def test_a_lake_without_windows_has_nothing_to_publish(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    each = publisher(broker, made, topic())
+    assert each.plan().behind == 0
+    assert each.run().records == 0
+    assert fingerprint(each.declaration, made.ledger)
