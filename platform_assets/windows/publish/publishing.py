@@ -9,12 +9,14 @@ before a later load of the same window is considered, so the result does not dep
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import chain
 from typing import Any, Final, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from platform_assets.errors import PublishingInterruptedError
 from platform_assets.kafka.cluster import Cluster
@@ -197,21 +199,25 @@ class Publisher:
         count: _Count,
     ) -> None:
         """Send all records of a plan. Small windows share a transaction; `known` is kept up to date."""
-        batch: list[Record] = []
+        # Records are made as they are sent: Python's garbage collector takes seconds for a few 100,000 kept ones.
+        batch: list[Iterable[Record]] = []
         states: dict[str, Progress] = {}
-        lacking = 0
+        number = corrections = lacking = 0
 
         def commit() -> None:
-            nonlocal batch, states, lacking
-            session.send(batch, {_key(topic_id, self.declaration, key): p.to_bytes() for key, p in states.items()})
+            nonlocal batch, states, number, corrections, lacking
+            session.send(
+                chain.from_iterable(batch),
+                {_key(topic_id, self.declaration, key): p.to_bytes() for key, p in states.items()},
+            )
             known.update(states)
             count.transactions += 1
-            count.records += len(batch)
-            count.corrections += sum(1 for _ in batch if _is_correction(_))
+            count.records += number
+            count.corrections += corrections
             count.windows += sum(p.is_complete for p in states.values())
             count.unannounced += lacking
             self.on_progress(max(states), count.records)
-            batch, states, lacking = [], {}, 0
+            batch, states, number, corrections, lacking = [], {}, 0, 0, 0
 
         for key in sorted({*plan.begun, *plan.new, *plan.again}):
             while True:
@@ -231,18 +237,19 @@ class Publisher:
                     if len(states) >= self.declaration.transaction_rows:
                         commit()
                 while state.sent < total:
-                    room = self.declaration.transaction_rows - len(batch)
-                    end = min(total, state.sent + room)
-                    batch += records(state.sent, end)
+                    end = min(total, state.sent + self.declaration.transaction_rows - number)
+                    batch.append(records(state.sent, end))
+                    number += end - state.sent
+                    corrections += 0 if state.base is None else end - state.sent
                     state = states[key] = replace(state, sent=end)
-                    if len(batch) >= self.declaration.transaction_rows:
+                    if number >= self.declaration.transaction_rows:
                         commit()
         if states:
             commit()
 
     def _records(
         self, encoder: Encoder, key: str, state: Progress
-    ) -> tuple[Callable[[int, int], list[Record]], int, int]:
+    ) -> tuple[Callable[[int, int], Iterable[Record]], int, int]:
         """Return a function that makes the records of an ordinal range of a window, the number of records, and the
         number of deleted rows that no record announces."""
         d, columns = self.declaration, encoder.columns
@@ -250,7 +257,7 @@ class Publisher:
         prefix, load_id = f"{d.table.name} {key} ", state.load.load_id
         if state.base is None:
 
-            def of_rows(start: int, end: int) -> list[Record]:
+            def of_rows(start: int, end: int) -> Iterator[Record]:
                 part = new.slice(start, end - start)
                 return _as_records(encoder.encode(part), identities(prefix, load_id, start, part))
 
@@ -258,14 +265,12 @@ class Publisher:
         old = loads.read(self.ledger, d.table, key, state.base, columns, d.topic)
         changes, silent = self._changes(encoder, old, new)
 
-        def of_changes(start: int, end: int) -> list[Record]:
-            found: list[Record] = []
+        def of_changes(start: int, end: int) -> Iterator[Record]:
             for ordinal, (kind, (partition, offset), record_key, value, declared) in enumerate(
                 changes[start:end], start
             ):
                 identity = f"{prefix}{ordinal} {kind} {partition} {offset} {load_id}".encode()
-                found.append((record_key, value, [*declared, (HEADER, identity)]))
-            return found
+                yield record_key, value, [*declared, (HEADER, identity)]
 
         return of_changes, len(changes), silent
 
@@ -354,16 +359,20 @@ class Publisher:
 
 def identities(prefix: str, load_id: str, first: int, rows: pa.Table) -> list[bytes]:
     """Return the identity of each row of a load, the first of which has the ordinal `first`."""
-    partitions, offsets = (rows[name].to_pylist() for name in loads.POSITION)
-    places = zip(range(first, first + rows.num_rows), partitions, offsets, strict=True)
-    return [f"{prefix}{n} row {p} {o} {load_id}".encode() for n, p, o in places]
+    ordinals = pa.array(range(first, first + rows.num_rows), pa.int64()).cast(pa.string())
+    partition, offset = (rows[name].cast(pa.string()) for name in loads.POSITION)
+    texts = pc.binary_join_element_wise(prefix, ordinals, " row ", partition, " ", offset, f" {load_id}", "")
+    found: list[bytes] = texts.cast(pa.binary()).to_pylist()
+    return found
 
 
-def _as_records(encoded: Encoded, names: list[bytes]) -> list[Record]:
+def _as_records(encoded: Encoded, names: list[bytes]) -> Iterator[Record]:
     if encoded.headers is None:
-        return [(k, v, [(HEADER, n)]) for k, v, n in zip(encoded.keys, encoded.values, names, strict=True)]
-    each = zip(encoded.keys, encoded.values, encoded.headers, names, strict=True)
-    return [(k, v, [*h, (HEADER, n)]) for k, v, h, n in each]
+        for k, v, n in zip(encoded.keys, encoded.values, names, strict=True):
+            yield k, v, [(HEADER, n)]
+        return
+    for k, v, h, n in zip(encoded.keys, encoded.values, encoded.headers, names, strict=True):
+        yield k, v, [*h, (HEADER, n)]
 
 
 def _by_position(encoder: Encoder, rows: pa.Table) -> dict[tuple[int, int], Content]:
@@ -371,11 +380,6 @@ def _by_position(encoder: Encoder, rows: pa.Table) -> dict[tuple[int, int], Cont
     headers: list[Headers] = encoded.headers if encoded.headers is not None else [[]] * len(encoded)
     positions = zip(*(rows[name].to_pylist() for name in loads.POSITION), strict=True)
     return dict(zip(positions, zip(encoded.keys, encoded.values, headers, strict=True), strict=True))
-
-
-def _is_correction(record: Record) -> bool:
-    identity = record[2][-1][1] or b""
-    return identity.split(b" ", 4)[3] != b"row"
 
 
 def _load_of(receipt: Receipt) -> Load:
