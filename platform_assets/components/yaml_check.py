@@ -31,7 +31,7 @@ from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.publishing import PublishDeclaration
 from platform_assets.model.untrusted import cut
 from platform_assets.windows.derive import query
-from platform_assets.windows.derive.query import QueryError
+from platform_assets.windows.derive.expressions import QueryError
 
 Own = TypeVar("Own", TopicTable, PublishedTopic)
 

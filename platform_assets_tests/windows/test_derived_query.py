@@ -9,7 +9,8 @@ import pytest
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.derive import query
-from platform_assets.windows.derive.query import Query, QueryError
+from platform_assets.windows.derive.expressions import QueryError
+from platform_assets.windows.derive.query import Query
 
 FLIGHTS = TableRef("decoded", "flights")
 DAY = {"day": "date(time_hour)"}
@@ -38,6 +39,15 @@ def parsed(sql: str, by: Mapping[str, str] = DAY) -> Query:
         ("SELECT date(time_hour) AS day, (SELECT max(a) FROM raw.o) AS m FROM decoded.flights", DAY),
         ("SELECT date(time_hour) AS day, part FROM decoded.flights LATERAL VIEW explode(parts) p AS part", DAY),
         ("SELECT date(time_hour) AS day, 'rand()' AS a, `now` FROM decoded.flights -- rand()", DAY),
+        ("SELECT window, unix_timestamp(time_hour) AS u, f.user FROM decoded.flights f WHERE CAST(a AS STRING) = 'today'", WINDOW),
+        ("SELECT window, 'now' AS text, DATE 'epoch' AS d, DATE '2026-01-01' AS e FROM decoded.flights", WINDOW),
+        ("SELECT f.window FROM decoded.flights f JOIN (SELECT * FROM raw.x ORDER BY a LIMIT 3) x USING (b)", WINDOW),
+        ("SELECT x.window FROM ((SELECT * FROM decoded.flights)) x CROSS JOIN raw.o o", WINDOW),
+        ("WITH a AS (WITH a AS (SELECT * FROM decoded.flights) SELECT * FROM a) SELECT window FROM a", WINDOW),
+        ("WITH o AS (SELECT 1 AS n), a AS (SELECT * FROM decoded.flights CROSS JOIN o) SELECT window FROM a JOIN o ON a.n = n",
+         WINDOW),
+        ("SELECT customer['id'] AS k, a FROM decoded.flights", {"k": "customer['id']"}),
+        ("SELECT pmod(hash(a), 8) AS k, a FROM decoded.flights", {"k": "pmod(hash(a), 8)"}),
     ],
 )  # fmt: skip
 def test_a_query_that_keeps_groups_apart_is_accepted(sql: str, by: Mapping[str, str]) -> None:
@@ -71,6 +81,31 @@ def test_a_query_that_keeps_groups_apart_is_accepted(sql: str, by: Mapping[str, 
         ("SELECT date(time_hour) AS day FROM decoded.flights TABLESAMPLE (10 ROWS)", DAY, 1, "sample"),
         ("SELECT date(time_hour) AS day FROM decoded.flights VERSION AS OF 3", DAY, 1, "version"),
         ("SELECT day FROM derived.x", DAY, 1, "reads derived/x itself"),
+        ("(SELECT window, a FROM decoded.flights) ORDER BY a LIMIT 3", WINDOW, 1, "LIMIT|ORDER"),
+        ("(SELECT window, a FROM decoded.flights) LIMIT 3", WINDOW, 1, "LIMIT"),
+        ("SELECT x.window FROM ((SELECT * FROM decoded.flights) ORDER BY a LIMIT 3) x", WINDOW, 1, "LIMIT|ORDER"),
+        ("WITH a AS ((SELECT * FROM decoded.flights) ORDER BY b LIMIT 3) SELECT window FROM a", WINDOW, 1, "LIMIT|ORDER"),
+        ("SELECT f.window FROM ((SELECT * FROM decoded.flights) f RIGHT JOIN raw.x x ON f.a = x.a) f", WINDOW, 1, "JOINS"),
+        ("SELECT f.window FROM (decoded.flights f RIGHT JOIN raw.x x ON f.a = x.a) f", WINDOW, 1, "TABLE of"),
+        ("SELECT window FROM ((SELECT * FROM decoded.flights) PIVOT (sum(a) FOR b IN (1, 2))) x", WINDOW, 1, "pivot"),
+        ("SELECT window FROM ((SELECT * FROM decoded.flights) TABLESAMPLE (10 PERCENT)) x", WINDOW, 1, "sample"),
+        ("SELECT f.window FROM decoded.flights f JOIN (SELECT * FROM raw.x) x PIVOT (sum(a) FOR b IN (1))", WINDOW, 1, "pivot"),
+        ("SELECT window FROM ((SELECT window, a FROM decoded.flights) y(b, window)) x", WINDOW, 1, "new names"),
+        ("SELECT window FROM decoded.flights\n|> LIMIT 3", WINDOW, 2, "not supported"),
+        ("SELECT window FROM decoded.flights JOIN (SELECT a FROM raw.x LIMIT 3) USING (a)", WINDOW, 1, "without ORDER BY"),
+        ("SELECT window,\n date 'today' AS d FROM decoded.flights", WINDOW, 2, "present time"),
+        ("SELECT window, CAST('Now UTC' AS TIMESTAMP) AS d FROM decoded.flights", WINDOW, 1, "present time"),
+        ("SELECT window FROM decoded.flights WHERE time_hour > 'yesterday'", WINDOW, 1, "present time"),
+        ("SELECT window,\n `rand`() AS r FROM decoded.flights", WINDOW, 2, "rand"),
+        ("SELECT window, system.builtin.`uuid`() AS r FROM decoded.flights", WINDOW, 1, "uuid"),
+        ("SELECT window, aes_encrypt(a, b) AS r FROM decoded.flights", WINDOW, 1, "aes_encrypt"),
+        ("SELECT window, unix_timestamp() AS r FROM decoded.flights", WINDOW, 1, "current_timestamp"),
+        ("SELECT window, session_user AS r FROM decoded.flights", WINDOW, 1, "session_user"),
+        ("SELECT x.f.window AS window FROM decoded.flights f JOIN raw.x x USING (a)", WINDOW, 1, "no column window"),
+        ("SELECT x.f.* FROM decoded.flights f JOIN raw.x x USING (a)", WINDOW, 1, "no column window"),
+        ("SELECT window FROM x JOIN (WITH x AS (SELECT 1) SELECT * FROM x)", WINDOW, 1, "x is not a table of the lake"),
+        ("SELECT window FROM decoded.flights JOIN x JOIN (WITH x AS (SELECT 1) SELECT * FROM x)", WINDOW, 1, "x is not a table"),
+        ("WITH a AS (SELECT * FROM b), b AS (SELECT * FROM decoded.flights) SELECT window FROM a", WINDOW, 1, "b is not a table"),
     ],
 )  # fmt: skip
 def test_a_query_that_may_mix_groups_is_refused_with_its_line(
@@ -82,11 +117,19 @@ def test_a_query_that_may_mix_groups_is_refused_with_its_line(
 
 
 @pytest.mark.parametrize(
-    "text", ["rand()", "count(*)", "f.a", "(SELECT 1)", "a b c +", "*", "lag(a) OVER (ORDER BY b)"]
-)
+    "text",
+    ["rand()", "count(*)", "f.a", "(SELECT 1)", "a b c +", "*", "lag(a) OVER (ORDER BY b)", "window(a, '1 hour')", "explode(a)",
+     "session_window(a, '1 hour')", "stack(2, a, b)", "inline(a)", "json_tuple(a, 'b')", "`rand`()", "a COLLATE UTF8_LCASE",
+     "my_udf(a)", "a IN (SELECT 1)", "date 'now'", "a AS b", "", "transform(a, x -> x)"],
+)  # fmt: skip
 def test_by_must_be_an_expression_over_one_row(text: str) -> None:
     with pytest.raises(QueryError, match="`by: day`"):
         parsed("SELECT date(time_hour) AS day FROM decoded.flights", {"day": text})
+
+
+def test_a_field_of_a_struct_is_named_in_the_form_that_by_accepts() -> None:
+    with pytest.raises(QueryError, match=r"customer\['address'\]\['zip'\]"):
+        parsed("SELECT 1 AS k FROM decoded.flights", {"k": "customer.address.zip"})
 
 
 def test_names_of_tables_become_views_and_lines_stay() -> None:

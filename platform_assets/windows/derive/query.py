@@ -10,34 +10,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from platform_assets.errors import ConfigurationError
 from platform_assets.model.derived import DERIVED, DerivedDeclaration, DerivedRef
 from platform_assets.model.tables import KINDS, TableRef
+from platform_assets.windows.derive import expressions
+from platform_assets.windows.derive.expressions import QueryError, line_of
 
-_CHANGING: Final = frozenset(
-    {"rand", "random", "randn", "uuid", "shuffle", "now", "curdate", "current_timestamp", "current_date", "current_time",
-     "localtimestamp", "unix_timestamp", "current_user", "user", "session_user", "current_database", "current_schema",
-     "current_catalog", "input_file_name", "input_file_block_start", "input_file_block_length", "spark_partition_id",
-     "monotonically_increasing_id", "randstr", "uniform", "version", "java_method", "reflect", "try_reflect"}
-)  # fmt: skip
-"""Functions whose results are not determined by the input rows."""
-_WITHOUT_PARENTHESES: Final = frozenset(
-    {"current_timestamp", "current_date", "current_time", "current_user", "localtimestamp"}
-)
 _BY_ORDER: Final = frozenset(
     {"first", "first_value", "last", "last_value", "any_value", "collect_list", "array_agg", "collect_set"}
 )
 """Aggregates whose results depend on the order of the rows, which Spark does not fix."""
 
+_SELECT: Final = frozenset(
+    {"with_", "expressions", "hint", "distinct", "from_", "laterals", "joins", "where", "group", "having", "distribute", "sort",
+     "cluster", "order"}
+)  # fmt: skip
+_SUBQUERY: Final = frozenset({"this", "alias", "with_"})
+_TABLE: Final = frozenset({"this", "db", "alias"})
+_GROUP: Final = frozenset({"expressions", "all"})
+_JOIN: Final = frozenset({"this", "on", "side", "kind", "using", "method"})
+"""The parts of a query that the rules below know. Any other part of the driving table's rows is refused."""
+_JOIN_KINDS: Final = frozenset({"", "INNER", "OUTER", "CROSS", "SEMI", "ANTI"})
+_NEW_NAMES: Final = "new names for the columns after a table's alias are not supported: rename them in SELECT"
+
 Input = TableRef | DerivedRef
-
-
-class QueryError(ConfigurationError):
-    """A query cannot be parsed, or cannot be computed group by group. `line` counts from 1; None if it is unknown."""
-
-    def __init__(self, message: str, line: int | None = None) -> None:
-        self.line = line
-        super().__init__(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +72,10 @@ def quoted(name: str) -> str:
 def parsed(declaration: DerivedDeclaration) -> Query:
     """Return the query of a derived table. Raises QueryError if it is not one query that can be computed group by group."""
     sql = declaration.sql
-    _refuse_changing(sql, "the query")
+    expressions.refuse_changing_names(sql, "the query")
     root = _tree(sql)
-    by = {name.lower(): _by_expression(name, text) for name, text in declaration.by.items()}
+    expressions.refuse_changing(root, "the query")
+    by = {name.lower(): expressions.by_expression(name, text) for name, text in declaration.by.items()}
     if not by:
         raise QueryError("`by` names no column: give the columns by which the rows are grouped, or `by: window`")
     spans = tuple(_spans(root))
@@ -105,7 +101,7 @@ def _tree(sql: str) -> Any:
     from sqlglot.errors import SqlglotError
 
     try:
-        found = [each for each in _statements(sql) if each is not None]
+        found = [each for each in expressions.statements(sql) if each is not None]
     except SqlglotError as e:
         errors = getattr(e, "errors", [])
         line = errors[0].get("line") if errors else None
@@ -116,67 +112,16 @@ def _tree(sql: str) -> Any:
     return found[0]
 
 
-def _statements(sql: str) -> list[Any]:
-    """Return the parsed statements in a text. In tables of windows, `window` is a column, so no WINDOW clause is parsed."""
-    from sqlglot.dialects.dialect import Dialect
-    from sqlglot.tokenizer_core import TokenType
-
-    dialect = Dialect.get_or_raise("spark")
-    tokens = dialect.tokenize(sql)
-    for token in tokens:
-        if token.token_type == TokenType.WINDOW:
-            token.token_type = TokenType.VAR
-    return list(dialect.parser().parse(tokens, sql))
-
-
-def _by_expression(name: str, text: str) -> Any:
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
-    _refuse_changing(text, f"`by: {name}`")
-    try:
-        (found,) = _statements(text)
-    except (SqlglotError, ValueError) as e:
-        raise QueryError(f"`by: {name}`: {text!r} is not a valid SQL expression") from e
-    wrong = (exp.Query, exp.AggFunc, exp.Window, exp.Star, exp.Explode)
-    if not isinstance(found, exp.Condition | exp.Cast) or any(isinstance(node, wrong) for node in found.walk()):
-        raise QueryError(f"`by: {name}`: {text!r} must be an expression over one row of the driving table")
-    if any(column.table for column in found.find_all(exp.Column)):
-        raise QueryError(f"`by: {name}`: write the columns of {text!r} without a table's name, such as date(time_hour)")
-    return found
-
-
-def _refuse_changing(sql: str, where: str) -> None:
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-    from sqlglot.tokenizer_core import TokenType
-
-    try:
-        tokens = sqlglot.tokenize(sql, read="spark")
-    except SqlglotError as e:
-        raise QueryError(f"{where} is not valid SQL: {str(e).splitlines()[0]}") from e
-    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
-        name = token.text.lower()
-        called = following is not None and following.token_type == TokenType.L_PAREN
-        quoted_or_text = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
-        if name in _CHANGING and not quoted_or_text and (called or name in _WITHOUT_PARENTHESES):
-            raise QueryError(
-                f"{where} uses {name}, which gives other results each time: use a column, such as kafka_timestamp",
-                token.line,
-            )
-
-
 def _spans(root: Any) -> Iterator[_Span]:
     """Yield the place of each table's name. Raises QueryError for tables that are not in the lake."""
     from sqlglot import exp
 
-    named = {cte.alias.lower() for cte in root.find_all(exp.CTE)}
     for table in root.find_all(exp.Table):
-        line = _line(table)
+        line = line_of(table)
         if not isinstance(table.this, exp.Identifier):
             raise QueryError(f"{table.sql('spark')} is not a table of the lake", line)
         db = table.args.get("db")
-        if db is None and table.name.lower() in named:
+        if db is None and _cte_of(table) is not None:
             continue
         ref = None if db is None or table.args.get("catalog") is not None else _input(db.name, table.name)
         if ref is None:
@@ -186,9 +131,7 @@ def _spans(root: Any) -> Iterator[_Span]:
                 "decoded.orders, with a name such as `my-topic` in backquotes",
                 line,
             )
-        if any(table.args.get(name) for name in ("version", "sample", "pivots", "when", "hints")) or table.find(
-            exp.TableSample
-        ):
+        if any(value and name not in ("this", "db", "alias", "joins") for name, value in table.args.items()):
             raise QueryError(
                 f"{ref}: a version, a sample, a hint or a pivot after a table's name is not supported", line
             )
@@ -196,7 +139,28 @@ def _spans(root: Any) -> Iterator[_Span]:
         yield _Span(db.meta["start"], table.this.meta["end"] + 1, ref, alias)
     for column in root.find_all(exp.Column):
         if column.args.get("db") is not None and column.args["db"].name in (*KINDS, DERIVED):
-            raise QueryError(f"{column.sql('spark')}: give the table an alias, and write alias.column", _line(column))
+            raise QueryError(f"{column.sql('spark')}: give the table an alias, and write alias.column", line_of(column))
+
+
+def _cte_of(table: Any) -> Any:
+    """Return the WITH query that a name without a kind means at its place; None if there is none in its scope."""
+    from sqlglot import exp
+
+    name, child, node = table.name.lower(), table, table.parent
+    while node is not None:
+        with_ = child if isinstance(child, exp.With) else node.args.get("with_")
+        visible = [] if with_ is None else list(with_.expressions)
+        if isinstance(node, exp.With):
+            # A query of a WITH sees those before it, and itself if it is recursive, which is refused later.
+            visible = list(node.expressions)
+            visible = visible[: visible.index(child) + bool(node.args.get("recursive"))]
+        elif child is with_:
+            visible = []
+        for cte in reversed(visible):
+            if cte.alias.lower() == name:
+                return cte
+        child, node = node, node.parent
+    return None
 
 
 def _input(kind: str, name: str) -> Input | None:
@@ -215,7 +179,7 @@ class _Levels:
 
     def driving(self) -> Input:
         """Return the driving table. Raises QueryError unless each level keeps groups apart."""
-        table, exposed = self._level(self.root, {})
+        table, exposed = self._level(self.root)
         for name in self.by:
             if exposed.get(name) != name:
                 expression = self.by[name].sql("spark")
@@ -226,83 +190,80 @@ class _Levels:
                 )
         return table
 
-    def _level(self, node: Any, outer: Mapping[str, Any]) -> tuple[Input, dict[str, str]]:
+    def _level(self, node: Any) -> tuple[Input, dict[str, str]]:
         """Return the driving table below `node`, and its output columns that are group columns, each with the group column."""
         from sqlglot import exp
 
         while isinstance(node, exp.Subquery):
+            self._refuse_other(node, _SUBQUERY)
+            self._check_with(node)
+            if node.args.get("alias") and node.args["alias"].args.get("columns"):
+                self._refuse(node, _NEW_NAMES)
             node = node.this
         if not isinstance(node, exp.Select):
             self._refuse(node, f"{node.key.upper()} of the driving table's rows is not supported: write one SELECT")
-        ctes = dict(outer)
-        with_ = node.args.get("with_")
-        if with_ is not None:
-            if with_.args.get("recursive"):
-                self._refuse(with_, "WITH RECURSIVE is not supported")
-            ctes |= {cte.alias.lower(): cte for cte in with_.expressions}
+        self._refuse_other(node, _SELECT)
+        self._check_with(node)
         from_ = node.args.get("from_")
         if from_ is None:
             self._refuse(node, "the query needs a FROM with the driving table first")
         source = from_.this
         alias = (source.alias or source.name).lower()
+        if isinstance(source, exp.Table | exp.Subquery):
+            self._refuse_other(source, _TABLE if isinstance(source, exp.Table) else _SUBQUERY)
+            if source.args.get("alias") and source.args["alias"].args.get("columns"):
+                self._refuse(source, _NEW_NAMES)
+        inner: dict[str, str] | None = None
         if isinstance(source, exp.Table) and source.args.get("db") is None:
-            table, inner = self._through_cte(source, ctes)
+            table, inner = self._through_cte(source)
         elif isinstance(source, exp.Subquery):
-            if source.args.get("sample") or source.args.get("pivots"):
-                self._refuse(source, "a sample or a pivot of the driving table is not supported")
-            table, inner = self._level(source.this, ctes)
+            table, inner = self._level(source)
         elif isinstance(source, exp.Table):
             found = _input(source.args["db"].name, source.name)
             assert found is not None, "unreachable: _spans has refused other tables"
-            table, inner = found, None
+            table = found
         else:
             self._refuse(source, "the first FROM must be the driving table")
-        columns = source.args.get("alias") and source.args["alias"].args.get("columns")
-        if columns:
-            self._refuse(
-                source, "new names for the columns after a table's alias are not supported: rename them in SELECT"
-            )
         self._check(node, inner, alias)
         return table, dict(self._exposed(node, inner, alias))
 
-    def _through_cte(self, source: Any, ctes: Mapping[str, Any]) -> tuple[Input, dict[str, str]]:
+    def _through_cte(self, source: Any) -> tuple[Input, dict[str, str]]:
         from sqlglot import exp
 
-        name = source.name.lower()
-        cte = ctes[name]
-        uses = [t for t in self.root.find_all(exp.Table) if t.args.get("db") is None and t.name.lower() == name]
+        cte = _cte_of(source)
+        uses = [t for t in self.root.find_all(exp.Table) if t.args.get("db") is None and _cte_of(t) is cte]
         if len(uses) > 1:
             self._refuse(uses[1], f"{source.name} contains the driving table's rows, so it can be read only once")
         if cte.args["alias"].args.get("columns"):
             self._refuse(cte, "new names for the columns of a WITH are not supported: rename them in SELECT")
-        before = {known: each for known, each in ctes.items() if known != name}
-        return self._level(cte.this, before)
+        return self._level(cte.this)
+
+    def _check_with(self, node: Any) -> None:
+        with_ = node.args.get("with_")
+        if with_ is not None and with_.args.get("recursive"):
+            self._refuse(with_, "WITH RECURSIVE is not supported")
+
+    def _refuse_other(self, node: Any, allowed: frozenset[str]) -> None:
+        """Refuse a part of a query that is not known to keep groups apart, also one that a later parser adds."""
+        for name, value in node.args.items():
+            if value and name not in allowed:
+                what = name.removesuffix("_").upper()
+                self._refuse(
+                    node,
+                    f"{what} applies to all groups together: remove it, or use row_number() OVER (PARTITION BY …)",
+                )
 
     def _check(self, select: Any, inner: Mapping[str, str] | None, alias: str) -> None:
         from sqlglot import exp
 
-        for name in (
-            "limit",
-            "offset",
-            "sample",
-            "windows",
-            "kind",
-            "operation_modifiers",
-            "exclude",
-            "pivots",
-            "match",
-        ):
-            if select.args.get(name):
-                self._refuse(
-                    select,
-                    f"{name.upper()} applies to all groups together: remove it, or use row_number() OVER (PARTITION BY …)",
-                )
         for join in select.args.get("joins") or ():
             if join.side in ("RIGHT", "FULL"):
                 self._refuse(
                     join,
                     f"a {join.side} JOIN adds rows without a group: begin FROM with the other table, or use LEFT JOIN",
                 )
+            if any(value and name not in _JOIN for name, value in join.args.items()) or join.kind not in _JOIN_KINDS:
+                self._refuse(join, f"a JOIN of this kind is not supported: {join.sql('spark')}")
         group = select.args.get("group")
         if group is not None:
             self._check_group(select, group, inner, alias)
@@ -325,6 +286,7 @@ class _Levels:
             isinstance(each, combined) for each in group.expressions
         ):
             self._refuse(group, "GROUPING SETS, CUBE and ROLLUP combine groups: use a plain GROUP BY")
+        self._refuse_other(group, _GROUP)
         items = list(select.expressions)
         selected = {item.alias.lower(): item.this for item in items if isinstance(item, exp.Alias)}
         found = set[str | None]()
@@ -349,7 +311,7 @@ class _Levels:
             if isinstance(star, exp.Star):
                 if star.args.get("except_") or star.args.get("replace") or star.args.get("rename"):
                     self._refuse(item, "* EXCEPT is not supported: list the columns")
-                if isinstance(item, exp.Star) or item.table.lower() == alias:
+                if isinstance(item, exp.Star) or (item.table.lower() == alias and not item.args.get("db")):
                     plain = {n: e.name.lower() for n, e in self.by.items() if isinstance(e, exp.Column)}
                     yield from (inner.items() if inner is not None else ((c, n) for n, c in plain.items()))
                 continue
@@ -363,8 +325,10 @@ class _Levels:
 
         while isinstance(node, exp.Paren):
             node = node.this
-        if any(column.table and column.table.lower() != alias for column in node.find_all(exp.Column)):
-            return None
+        for column in node.find_all(exp.Column):
+            # With a third part, it is a field of a struct.
+            if (column.table and column.table.lower() != alias) or column.args.get("db"):
+                return None
         if inner is not None:
             return inner.get(node.name.lower()) if isinstance(node, exp.Column) else None
         text = _plain(node)
@@ -385,7 +349,7 @@ class _Levels:
             waiting += [child for value in node.args.values() for child in _nodes(value)]
 
     def _refuse(self, node: Any, text: str) -> Any:
-        raise QueryError(text, _line(node))
+        raise QueryError(text, line_of(node))
 
 
 def _nodes(value: Any) -> list[Any]:
@@ -404,16 +368,6 @@ def _plain(node: Any) -> str:
         return exp.column(each.name.lower(), quoted=True) if isinstance(each, exp.Column) else each
 
     return str(node.copy().transform(plain).sql("spark", comments=False))
-
-
-def _line(node: Any) -> int | None:
-    """Return the line of the first identifier in a node or, if it has none, in the node around it."""
-    while node is not None:
-        lines = [each.meta["line"] for each in node.walk() if "line" in each.meta]
-        if lines:
-            return int(min(lines))
-        node = node.parent
-    return None
 
 
 def line_at(sql: str, position: int) -> int:
