@@ -40,6 +40,7 @@ def vacuum(
     dry_run: bool = False,
     below: Callable[[], Collection[str]] | None = None,
     keep: Callable[[], Collection[str]] | None = None,
+    old: Collection[str] | None = None,
 ) -> Vacuumed:
     """Delete files to which the newest version does not refer and that are older than `retain_hours`, by default the
     table's retention.
@@ -48,13 +49,13 @@ def vacuum(
     Older versions can then no longer be read, and cannot be used to restore a window. This lists the whole folder,
     because no log contains files to which no version has ever referred. With `below`, only files in the folders of
     the table that it returns are deleted. Files whose paths `keep` returns are not deleted: published topics still need
-    them. Raises ConfigurationError if `retain_hours` is less than the table's
+    them. With `old`, which `old_files` has returned, the folder is not listed again. Raises ConfigurationError if `retain_hours` is less than the table's
     retention, because loads and readers may need files for that long.
     """
     with folder.writing():
         delta = folder.delta()
         try:
-            found = delta.vacuum(retain_hours, dry_run=True, full=True)
+            found = delta.vacuum(retain_hours, dry_run=True, full=True) if old is None else old
         except (DeltaError, ValueError) as e:
             if retain_hours is None or (isinstance(e, DeltaError) and "retention" not in str(e)):
                 raise
@@ -63,7 +64,7 @@ def vacuum(
                 "table's retention (its property delta.deletedFileRetentionDuration)."
             ) from e
         # On an object store, delta-rs treats directory markers as files, and deletes none of them.
-        if below is not None or (keep is not None and keep()):
+        if old is not None or below is not None or (keep is not None and keep()):
             sizes = _deleted(folder, found, below, keep, dry_run=dry_run)
             return Vacuumed(table, tuple(sorted(sizes)), sum(sizes.values()))
         sizes = _sizes(folder, found)
@@ -73,10 +74,10 @@ def vacuum(
     return Vacuumed(table, tuple(sorted(sizes)), sum(sizes.values()))
 
 
-def has_old_files(folder: Folder) -> bool:
-    """Return True if the folder of a table has files that `vacuum` would delete. This lists the whole folder."""
+def old_files(folder: Folder) -> list[str]:
+    """Return the files of a table's folder that `vacuum` would delete. This lists the whole folder."""
     with folder.reading():
-        return bool(folder.delta().vacuum(None, dry_run=True, full=True))
+        return folder.delta().vacuum(None, dry_run=True, full=True)
 
 
 def _deleted(

@@ -33,6 +33,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableKind
 from platform_assets.windows.maintain import last_upkeep, upkeep_text
+from platform_assets.windows.maintain import upkeep as upkeep_run
 from platform_assets.windows.maintain.merging import MergedFiles, Upkeep
 from platform_assets.windows.maintain.upkeep import VACUUM_EVERY, TableUpkeep
 from platform_assets.windows.proved_files import recognised
@@ -587,3 +588,23 @@ def test_windows_are_compared_before_old_files_are_deleted_and_only_then(
     assert done is not None
     assert (done.vacuumed_at, done.deleted_files, compared) == (now + VACUUM_EVERY, 1, [one.table.name])
     assert not old.exists()
+
+
+def test_a_file_that_becomes_old_after_the_comparison_stays(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    late, listed = topic.root / "raw" / topic.topic / "late.parquet", upkeep_run.old_files
+
+    def then_older(folder: Folder) -> list[str]:
+        found = listed(folder)
+        late.write_bytes(b"the only copy of a row")
+        os.utime(late, (0, 0))
+        return found
+
+    one, now = TableUpkeep(topic.declaration.raw_table, topic.ledger), datetime.now(UTC)
+    with monkeypatch.context() as patched:
+        patched.setattr(upkeep_run, "old_files", then_older)
+        done = one.run(now)
+    assert done is not None
+    assert (done.deleted_files, late.exists()) == (0, True)
+    done = one.run(now + VACUUM_EVERY)
+    assert done is not None
+    assert (done.deleted_files, late.exists()) == (1, False)

@@ -25,7 +25,7 @@ from deltalake.exceptions import CommitFailedError
 from platform_assets.engines.merging.engine import MergeEngine
 from platform_assets.lake import checkpoints, contents, holdings
 from platform_assets.lake.location import Folder, window_folders
-from platform_assets.lake.vacuum import Vacuumed, has_old_files, vacuum
+from platform_assets.lake.vacuum import Vacuumed, old_files, vacuum
 from platform_assets.ledger.entries import EXPIRED
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import DEFAULT_FILE_SIZE, TopicDeclaration
@@ -114,9 +114,11 @@ class TableUpkeep:
         files, size = self._size()
         unproved: tuple[str, ...] = ()
         if vacuumed is None or now - vacuumed >= VACUUM_EVERY:
-            unproved = self._unproved() if has_old_files(self._folder) else ()
+            # Files that become old after this list are not deleted: the rows may have been lost after the comparison.
+            old = old_files(self._folder)
+            unproved = self._unproved() if old else ()
             if not unproved:
-                deleted, vacuumed = vacuum(self.table, self._folder, keep=self._needed), now
+                deleted, vacuumed = vacuum(self.table, self._folder, keep=self._needed, old=old), now
         found = LastUpkeep(
             at=datetime.now(UTC),
             seconds=round(time.monotonic() - began, 3),
