@@ -19,6 +19,7 @@ from platform_assets.lake.location import Folder
 
 _LOG: Final = "_delta_log"
 _COMMIT: Final = re.compile(r"\d{20}\.json")
+_UNFINISHED: Final = re.compile(r"\.\d{20}\.checkpoint\.parquet\.[0-9a-f]{32}")
 _BOUNDS: Final = ("minValues", "maxValues")
 
 Statistics = dict[str, Any]
@@ -40,18 +41,35 @@ def redact(table: Folder, of_file: OfFile, of_commit: OfCommit = lambda text: te
     """Rewrite the log files that change; return their number. Raises LakeNotWritableError.
 
     Also delete the checksums that Spark writes for versions: they may repeat statistics, and no reader needs them.
+    A checkpoint that another process was writing is deleted or redacted; this process then makes it again.
     """
     log, changed = table / _LOG, 0
     for name in sorted(log.files()):
         if _COMMIT.fullmatch(name):
             changed += _commit(log, name, of_file, of_commit)
-    for folder in (log, log / "_sidecars"):
-        for name in sorted(folder.files()):
-            if name.endswith(".parquet"):
-                changed += _checkpoint(folder, name, of_file)
+    seen = set[tuple[Folder, str]]()
+    while (
+        listed := {
+            (folder, name)
+            for folder in (log, log / "_sidecars")
+            for name in folder.files()
+            if name.endswith(".parquet")
+        }
+        - seen
+    ):
+        # A checkpoint that appears meanwhile may have been made of files as they were before.
+        for folder, name in sorted(listed):
+            changed += _checkpoint(folder, name, of_file)
+        seen |= listed
+    table.erase(unfinished_checkpoints(table))
     if changed:
         log.erase([name for name in log.files() if name.endswith(".crc")])
     return changed
+
+
+def unfinished_checkpoints(table: Folder) -> list[str]:
+    """Return the names of files to which checkpoints are being written, or were when the process was killed."""
+    return [f"{_LOG}/{name}" for name in (table / _LOG).files() if _UNFINISHED.fullmatch(name)]
 
 
 def replaced_files(table: Folder, is_meant: Callable[[dict[str, str | None]], bool]) -> list[str]:
@@ -100,26 +118,36 @@ def _commit(log: Folder, name: str, of_file: OfFile, of_commit: OfCommit) -> boo
 
 
 def _checkpoint(log: Folder, name: str, of_file: OfFile) -> bool:
+    if not log.has(name):
+        return False  # a clean-up has deleted it since it was listed
     with log.reading(), log.open(name) as opened:
         table = pq.ParquetFile(opened).read()
-    if "add" not in table.column_names:
-        return False
-    column = table["add"].combine_chunks()
-    files = column.to_pylist()
-    changed = False
-    for file in files:
-        if file is None or not file.get("stats"):
+    before = table
+    for kind in ("add", "remove"):
+        if kind not in table.column_names:
             continue
-        statistics = json.loads(file["stats"])
-        left = of_file(dict(file.get("partitionValues") or ()), statistics)
-        if left != statistics:
-            file["stats"], changed = json.dumps(left), True
-            if "stats_parsed" in file:
-                file["stats_parsed"] = None
-    if not changed:
+        column = table[kind].combine_chunks()
+        files = column.to_pylist()
+        if sum(_is_redacted(file, of_file) for file in files if file is not None):
+            at = table.column_names.index(kind)
+            table = table.set_column(at, table.schema.field(kind), pa.array(files, column.type))
+    if table is before:
         return False
     content = pa.BufferOutputStream()
-    at = table.column_names.index("add")
-    pq.write_table(table.set_column(at, table.schema.field("add"), pa.array(files, column.type)), content)
+    pq.write_table(table, content)
     log.write(name, content.getvalue().to_pybytes())
+    return True
+
+
+def _is_redacted(file: dict[str, Any], of_file: OfFile) -> bool:
+    """Change the statistics of a file in place; return True if they had to change."""
+    if not file.get("stats"):
+        return False
+    statistics = json.loads(file["stats"])
+    left = of_file(dict(file.get("partitionValues") or {}), statistics)
+    if left == statistics:
+        return False
+    file["stats"] = json.dumps(left)
+    if "stats_parsed" in file:
+        file["stats_parsed"] = None
     return True

@@ -49,8 +49,8 @@ def vacuum(
     Older versions can then no longer be read, and cannot be used to restore a window. This lists the whole folder,
     because no log contains files to which no version has ever referred. With `below`, only files in the folders of
     the table that it returns are deleted. Files whose paths `keep` returns are not deleted: published topics still need
-    them. With `old`, which `old_files` has returned, the folder is not listed again. Raises ConfigurationError if `retain_hours` is less than the table's
-    retention, because loads and readers may need files for that long.
+    them. With `old`, which `old_files` has returned, the folder is not listed again. Raises ConfigurationError if
+    `retain_hours` is less than the table's retention, because loads and readers may need files for that long.
     """
     with folder.writing():
         delta = folder.delta()

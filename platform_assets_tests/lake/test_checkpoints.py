@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from platform_assets.lake import checkpoints, delta_log
 from platform_assets.lake.location import Folder
+from platform_assets.lake.redaction import Statistics, redact, without_columns
 
 FILES, REMOVED = 6, 4
 
@@ -144,7 +145,123 @@ def test_copies_of_killed_processes_are_deleted_by_the_next_checkpoint(
 def test_a_copy_has_no_descriptions_of_commits(table: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()
-    assert checkpoints._is_copied(Folder.at(table), copy, DeltaTable(table).version())
+    sources = list(checkpoints._sources(Folder.at(table), None, DeltaTable(table).version()))
+    assert checkpoints._is_copied(Folder.at(table), copy, sources)
     commits = [path.read_text() for path in (copy / "_delta_log").glob("*.json")]
     assert len(commits) == FILES + 1
     assert not any("commitInfo" in commit or "upkeep" in commit for commit in commits)
+
+
+def erase(path: Path) -> int:
+    """Remove the bounds of all columns from the log, as an erasure does."""
+    return redact(Folder.at(path), lambda partition, known: without_columns(known, lambda column: True))
+
+
+def shown(path: Path) -> set[str]:
+    """Return the names of log files with bounds of the column `n`."""
+    found = set[str]()
+    for file in (path / "_delta_log").iterdir():
+        if file.suffix in (".json", ".parquet"):
+            lines = map(json.loads, file.read_text().splitlines()) if file.suffix == ".json" else rows_of(file)
+            actions = [line[kind] for line in lines for kind in ("add", "remove") if line.get(kind)]
+            if any(json.loads(action.get("stats") or "{}").get("minValues") for action in actions):
+                found.add(file.name)
+    return found
+
+
+def rows_of(checkpoint: Path) -> Iterator[dict[str, Any]]:
+    return iter(pq.read_table(checkpoint).to_pylist())
+
+
+def test_a_checkpoint_of_a_log_that_is_redacted_meanwhile_is_made_again(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, divided = pl.scan_delta(str(table)).collect().sort("n"), checkpoints._divided
+    redacted = list[int]()
+
+    def while_values_are_erased(checkpoint: Path) -> bytes:
+        found = divided(checkpoint)
+        if not redacted:
+            redacted.append(erase(table))
+        return found
+
+    monkeypatch.setattr(checkpoints, "_divided", while_values_are_erased)
+    checkpoints.write(Folder.at(table))
+    assert redacted[0] >= FILES
+    assert shown(table) == set()
+    without_commits(table)
+    assert pl.scan_delta(str(table)).collect().sort("n").equals(held)
+
+
+def test_a_checkpoint_that_appears_during_a_redaction_is_redacted(table: Path) -> None:
+    DeltaTable(table).create_checkpoint()
+    write_deltalake(table, pa.table({"n": pa.array([FILES], pa.int64())}), mode="append")
+    appeared = list[bool]()
+    DeltaTable(table).create_checkpoint()
+    old, content = checkpoint_of(table), checkpoint_of(table).read_bytes()
+    old.unlink()
+
+    def of_file(_: dict[str, str | None], known: Statistics) -> Statistics:
+        # Statistics of the first checkpoint are looked at after those of all commits.
+        appeared.append(True)
+        if len(appeared) > FILES + 1 and not old.exists():
+            old.write_bytes(content)
+        return without_columns(known, lambda column: True)
+
+    redact(Folder.at(table), of_file)
+    assert old.exists()
+    assert shown(table) == set()
+
+
+def test_statistics_of_removed_files_are_redacted_in_checkpoints(table: Path) -> None:
+    log = table / "_delta_log"
+    adds = [json.loads(line)["add"] for line in (log / f"{5:020}.json").read_text().splitlines() if '"add"' in line]
+    remove = {"deletionTimestamp": 1 << 42, "dataChange": True, "extendedFileMetadata": True, "partitionValues": {}}
+    remove |= {name: adds[0][name] for name in ("path", "size", "stats")}
+    (log / f"{FILES + 1:020}.json").write_text(json.dumps({"remove": remove}) + "\n")
+    checkpoints.write(Folder.at(table))
+    assert checkpoint_of(table).name in shown(table)
+    erase(table)
+    assert shown(table) == set()
+
+
+@pytest.mark.parametrize("by", ["redaction", "checkpoint"])
+def test_an_unfinished_checkpoint_of_a_killed_process_is_deleted(table: Path, by: str) -> None:
+    left = table / "_delta_log" / f".{3:020}.checkpoint.parquet.{'a' * 32}"
+    left.write_bytes(b"values")
+    if by == "redaction":
+        erase(table)
+    else:
+        running = left.with_name(left.name[:-1] + "b")
+        running.write_bytes(b"values")
+        os.utime(left, (0, 0))
+        checkpoints.write(Folder.at(table))
+        assert running.exists()
+    assert not left.exists()
+
+
+def test_without_space_for_a_copy_delta_rs_writes_the_checkpoint_in_place(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    held, write = pl.scan_delta(str(table)).collect().sort("n"), Path.write_bytes
+
+    def full(self: Path, content: bytes) -> int:
+        if checkpoints._COPY in str(self):
+            raise OSError(28, "No space left on device")
+        return write(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    checkpoints.write(Folder.at(table))
+    assert "No space left on device" in caplog.text
+    without_commits(table)
+    assert pl.scan_delta(str(table)).collect().sort("n").equals(held)
+
+
+def test_any_entry_of_the_temporary_folder_may_have_the_name_of_a_copy(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    loop = tmp_path / f"{checkpoints._COPY}loop"
+    loop.symlink_to(loop)
+    checkpoints.write(Folder.at(table))
+    assert checkpoint_of(table).exists()
