@@ -28,12 +28,12 @@ from platform_assets.lake import delta_log, holdings, load_log, merging
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Folder
 from platform_assets.lake.separating import separate
+from platform_assets.lake.vacuum import old_files
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableKind
 from platform_assets.windows.maintain import last_upkeep, upkeep_text
-from platform_assets.windows.maintain import upkeep as upkeep_run
 from platform_assets.windows.maintain.merging import MergedFiles, Upkeep
 from platform_assets.windows.maintain.upkeep import VACUUM_EVERY, TableUpkeep
 from platform_assets.windows.proved_files import recognised
@@ -591,7 +591,7 @@ def test_windows_are_compared_before_old_files_are_deleted_and_only_then(
 
 
 def test_a_file_that_becomes_old_after_the_comparison_stays(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    late, listed = topic.root / "raw" / topic.topic / "late.parquet", upkeep_run.old_files
+    late, listed = topic.root / "raw" / topic.topic / "late.parquet", old_files
 
     def then_older(folder: Folder) -> list[str]:
         found = listed(folder)
@@ -601,7 +601,7 @@ def test_a_file_that_becomes_old_after_the_comparison_stays(topic: MadeTopic, mo
 
     one, now = TableUpkeep(topic.declaration.raw_table, topic.ledger), datetime.now(UTC)
     with monkeypatch.context() as patched:
-        patched.setattr(upkeep_run, "old_files", then_older)
+        patched.setattr("platform_assets.windows.maintain.upkeep.old_files", then_older)
         done = one.run(now)
     assert done is not None
     assert (done.deleted_files, late.exists()) == (0, True)
