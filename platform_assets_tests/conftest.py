@@ -70,9 +70,6 @@ def pytest_configure(config: pytest.Config) -> None:
         session = ExitStack()
         session.enter_context(layouts.new_tables_are("partitioned"))
         config.add_cleanup(session.close)
-    # The collection makes nothing but objects that stay, so looking for garbage meanwhile takes a quarter of its time.
-    gc.disable()
-    config.add_cleanup(gc.enable)
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             # Unlike SIG_IGN, a handler is not inherited.
@@ -110,10 +107,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
-def pytest_collection_finish() -> None:
-    """Collect garbage again, but not among the modules and tests of the session, which live as long as it does."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Do not look for garbage during the collection: its objects stay, and looking would take a quarter of its time.
+
+    Later, the modules and tests of the session, which live as long as it does, are left out. The process that only
+    distributes tests collects none, so it looks for garbage as usual.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _shares(item: pytest.Item) -> bool:
