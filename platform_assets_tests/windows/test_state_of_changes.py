@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
+import pytest
 
+from platform_assets.lake import state_table
 from platform_assets.ledger.decisions import Author
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.state import StateDeclaration
 from platform_assets.windows.change.changing import WindowChanger
 from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.erasures import MadeTopic, found_in
+from platform_assets_tests.support.made_changes import DAYS, MadeChanges, change
 
 DECLARED = StateDeclaration(("key",))
 
@@ -41,3 +45,34 @@ def test_erased_records_leave_a_state_and_its_past_files(tmp_path: Path) -> None
     assert values(tmp_path, topic.topic) == {"a": "older", "b": "other", "c": "new"}
     assert not found_in(tmp_path, b"secret")
     assert state.compare().is_equal
+
+
+@pytest.mark.parametrize("interrupted", [1, 2])
+def test_an_interrupt_after_a_commit_deletes_no_files_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: int
+) -> None:
+    made, commit, commits = MadeChanges(tmp_path), state_table.commit, list[int]()
+    made.load(DAYS[0], [change(1, DAYS[0], 0, "a"), change(2, DAYS[0], 1, None)])
+
+    def then_interrupted(*arguments: Any) -> int:
+        commits.append(commit(*arguments))
+        if len(commits) == interrupted:
+            raise KeyboardInterrupt
+        return commits[-1]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(state_table, "commit", then_interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made.state().fold()
+    assert list(made.dead()) == [2]
+    assert list(made.live()) == ([] if interrupted == 1 else [1])
+    made.state().fold()
+    assert (list(made.live()), list(made.dead())) == ([1], [2])
+
+
+def test_a_requested_rebuild_deletes_past_files(tmp_path: Path) -> None:
+    made = MadeChanges(tmp_path)
+    made.load(DAYS[0], [change(1, DAYS[0], 0, "a")])
+    made.state().fold()
+    made.state().fold(rebuild=True)
+    assert len(list((tmp_path / "state").rglob("folds/*/*.parquet"))) == 1

@@ -153,8 +153,11 @@ def _is_in(rows: pa.RecordBatch | pa.Table, windows: Collection[str]) -> pa.Arra
 
 
 def _with_hashes(order: FoldOrder, hashes: Hashes) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of other windows whose keys have one of `hashes`, which are not empty, unique and ascending."""
     for block in order.others():
-        found = block.filter(pa.array(np.isin(key_hashes(block, order.state.key), hashes)))
+        looked_up = key_hashes(block, order.state.key)
+        at = np.minimum(np.searchsorted(hashes, looked_up), len(hashes) - 1)
+        found = block.filter(pa.array(hashes[at] == looked_up))
         if found.num_rows:
             yield found
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from platform_assets.engines.folding.buckets import count_for
 from platform_assets.engines.folding.files import FileSide
 from platform_assets.engines.folding.fold import FoldOrder, fold
-from platform_assets.errors import FoldOutcomeUnknownError
+from platform_assets.errors import FoldOutcomeUnknownError, PlatformError
 from platform_assets.lake import delta_log, field_ids, state_table
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.state_table import FoldMetadata, Opened
@@ -187,18 +187,24 @@ class TopicState:
             changes=tables.source.anchor,
             through=max([*windows, "" if reason else pending.through], default=""),
             windows=len(windows),
-            erases=tables.plan.erases or (tables.plan.rebuild != "" and tables.live.fold is not None),
+            erases=tables.plan.erases or (reason != "" and tables.live.version > 0),
         )
         try:
             order = self._order(tables, live, dead, windows, anew=bool(reason))
             of_live, of_dead = fold(order, progress)
+        except BaseException:
+            _discard(live, dead)
+            raise
+        # An interrupt, or an unknown error, does not tell whether the log names the files by now. They then stay until
+        # `delete_old_files`.
+        try:
             self.before_step("state_deleted")
             made_dead = state_table.commit(
                 tables.dead, dead.table_columns, dead.written, metadata.with_digest(of_dead.content)
             )
         except FoldOutcomeUnknownError:
             raise
-        except BaseException:
+        except PlatformError:
             _discard(live, dead)
             raise
         try:
@@ -208,7 +214,7 @@ class TopicState:
             )
         except FoldOutcomeUnknownError:
             raise
-        except BaseException:
+        except PlatformError:
             _discard(live)
             raise
         self.before_step("past files")
