@@ -62,7 +62,10 @@ def windows_of(
     # Asked last, because each window with changes had its decoded receipt before.
     decoded = ledger.receipts(declaration.decoded_table, wanted)
     changer = WindowChanger(declaration, ledger)
-    outdated = frozenset(k for k, r in found.receipts.items() if k in decoded and not changer.is_current(r, decoded[k]))
+    begun, receipts = changer.begun_at(), found.receipts
+    outdated = frozenset(
+        k for k, r in receipts.items() if k in decoded and not changer.is_current(r, decoded[k], begun)
+    )
     unknown = frozenset() if wanted is not None else frozenset({*found.files} - {*decoded, *found.receipts})
     return Windows(declaration.topic, decoded, found, outdated, unknown)
 

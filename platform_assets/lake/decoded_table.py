@@ -144,6 +144,8 @@ LAST: Final = (RESCUED, KEY_RESCUED, "window")
 _OWN: Final = frozenset({f.name for f in _BEFORE} | {KEY, *LAST})
 _ATTEMPTS: Final = 20
 _CHANGE: Final = "platform_assets_schema"
+_BEGUN: Final = b"platform_assets.begun_at"
+"""Metadata of the column `window` of a table that started over: the version at which it did."""
 ANY: Final = "any"
 """Replaces a table's columns whatever they are, for a table whose rows can all be made again."""
 
@@ -213,6 +215,10 @@ def prepare(
         wanted = declared if changes else merged(now, declared, last)
         # Its comment is the table's own: two releases that load into one table would keep changing it.
         wanted = wanted.set(wanted.get_field_index(holdings.WINDOW), now.field(holdings.WINDOW))
+        if changes:
+            at = wanted.get_field_index(holdings.WINDOW)
+            begun = {**(wanted.field(at).metadata or {}), _BEGUN: b"%d" % (handle.version() + 1)}
+            wanted = wanted.set(at, wanted.field(at).with_metadata(begun))
         if holdings.is_flat(handle):
             wanted = field_ids.assigned(wanted, now)
         if wanted.equals(now, check_metadata=True):
@@ -248,6 +254,13 @@ def is_begun_again(path: Folder, declared: pa.Schema, replaces: str | None) -> b
         return False
     now = held(path)
     return replaces == fingerprint(now) and bool(breaking(now, declared))
+
+
+def begun_at(path: Folder) -> int:
+    """Return the version at which the table last started over without rows; 0 if it never did."""
+    if not load_log.exists(path):
+        return 0
+    return int((held(path).field(holdings.WINDOW).metadata or {}).get(_BEGUN, b"0"))
 
 
 def held(path: Folder) -> pa.Schema:

@@ -17,9 +17,12 @@ from platform_assets.checks import changes as checks
 from platform_assets.engines import changes as engine
 from platform_assets.errors import ConfigurationError, FilesLostError, NotLoadedError
 from platform_assets.ledger.decisions import Author
+from platform_assets.ledger.entries import EXPIRED
+from platform_assets.ledger.store import Ledger
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.state import NO_KEY, NO_VALUE, NO_VERSION, SEVERAL_PARTITIONS, SUPERSEDED, StateDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.windows.change.changing import WindowChanger, stale_windows
 from platform_assets.windows.recover.rebuild_decoded import rebuild_changes
 from platform_assets_tests.support.decoded_topic import DecodedTopic
@@ -258,6 +261,62 @@ def test_a_table_starts_over_if_its_columns_no_longer_fit(tmp_path: Path) -> Non
     (row,) = rows(topic, key)
     assert (row["id"], "key" in row) == (1, False)
     check(topic)
+
+
+def test_windows_that_a_table_lost_when_it_started_over_are_outdated_after_the_way_back(tmp_path: Path) -> None:
+    text, by_key = DecodeDeclaration(VALUE, FormatSpec("string")), StateDeclaration(("key",))
+    topic = topic_of(tmp_path, by_key, text)
+    value = Sent(1, "a", 1, 1).record.value
+    keys = topic.load([Keyed(b"k", value)], [Keyed(b"k", value), Keyed(b"l", value)], [Keyed(None, value)])
+    topic.decode()
+    for key in keys:
+        topic.changer.make(key)
+    topic.state = StateDeclaration(("id",), deletes="none")
+    topic.changer.make(keys[0])
+    topic.state = by_key
+    assert stale_windows(topic.ledger, topic.declaration) == keys[:2], "a window without rows lost none"
+    for key in keys[:2]:
+        assert topic.changer.make(key).outcome in ("healed", "replaced")
+        topic.changer.make(keys[2])
+    assert [len(rows(topic, key)) for key in keys] == [1, 2, 0]
+    assert stale_windows(topic.ledger, topic.declaration) == []
+    check(topic)
+
+
+def test_windows_whose_receipt_names_no_load_are_outdated_once_there_are_decoded_rows(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path)
+    (key,) = topic.load([Sent(1, "a", 1, 1).record])
+    topic.decode()
+    decoded = topic.ledger.receipts(topic.declaration.decoded_table, [key])[key]
+    without = topic.changer._without_rows(replace(decoded, kind=EXPIRED), None).receipt
+    assert without.made_from is None
+    assert stale_windows(topic.ledger, topic.declaration) == [key]
+    topic.changer.make(key)
+    assert stale_windows(topic.ledger, topic.declaration) == []
+    assert len(rows(topic, key)) == 1
+
+
+def test_outdated_windows_are_read_again_only_after_entries_of_their_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topic_of(tmp_path)
+    keys = topic.load([Sent(1, "a", 1, 1).record], [Sent(2, "a", 1, 2).record])
+    topic.decode()
+    topic.changer.make(keys[0])
+    assert stale_windows(topic.ledger, topic.declaration) == []
+    read, rows_of = list[str](), Ledger.commit_rows
+
+    def counted(ledger: Ledger, table: TableRef, *args: Any, **kwargs: Any) -> Any:
+        read.append(table.name)
+        return rows_of(ledger, table, *args, **kwargs)
+
+    monkeypatch.setattr(Ledger, "commit_rows", counted)
+    assert stale_windows(topic.ledger, topic.declaration) == []
+    assert read == []
+    topic.changer.make(keys[1])
+    read.clear()
+    assert stale_windows(topic.ledger, topic.declaration) == []
+    assert read == ["changes/orders", "decoded/orders"]
 
 
 def test_changes_need_a_decoded_window_and_a_state(tmp_path: Path) -> None:

@@ -38,10 +38,12 @@ from platform_assets.ledger import decisions, unloaded
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.model.keeping import GRACE, Keep, keep_of
 from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.state import StateDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import topic_tick
 from platform_assets.orchestration.decoded_status import stale_windows
 from platform_assets.orchestration.topic_tick import TopicTick
+from platform_assets.windows.change.changing import WindowChanger
 from platform_assets.windows.decide import parking
 from platform_assets.windows.decide.deciding import Deciding
 from platform_assets.windows.decode.decoding import DecodedWindow
@@ -126,6 +128,18 @@ def test_windows_past_keep_are_removed_from_all_tables_in_one_commit_each(topic:
     check_expired(topic, keys(topic)[:OLD])
     assert run(topic).done == ()
     assert {kind: table(topic, kind).version() for kind in KINDS} == {kind: v + 1 for kind, v in before.items()}
+
+
+def test_changes_of_a_state_that_was_removed_from_the_declaration_are_removed_too(topic: MadeTopic) -> None:
+    topic.declaration = replace(topic.declaration, keep=None, state=StateDeclaration(("key",)))
+    changer = WindowChanger(topic.declaration, topic.ledger)
+    for key in keys(topic):
+        changer.make(key)
+    topic.declaration = replace(topic.declaration, keep=KEEP, state=None)
+    assert list(run(topic).done) == keys(topic)[:OLD]
+    assert {window for window, _, _ in held(topic, "changes")} == set(keys(topic)[OLD:])
+    check_expired(topic, keys(topic)[:OLD])
+    assert run(topic).done == ()
 
 
 @one_layout

@@ -7,6 +7,7 @@ again.
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection
@@ -26,9 +27,11 @@ from platform_assets.errors import (
     NotLoadedError,
 )
 from platform_assets.lake import changes_table, decoded_table, load_log
+from platform_assets.lake.delta_log import Anchor
 from platform_assets.lake.load_log import LoadMetadata
-from platform_assets.ledger import decisions
-from platform_assets.ledger.entries import Receipt
+from platform_assets.lake.location import Lake
+from platform_assets.ledger import decisions, followed
+from platform_assets.ledger.entries import EXPIRED, Receipt
 from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -115,10 +118,18 @@ class WindowChanger:
         self.changes.delete(written.changes)
         return None if same(written.changes.measured, known) else _difference(known, written)
 
-    def is_current(self, known: Receipt, decoded: Receipt) -> bool:
-        """Return True if changes with the receipt `known` are those of this load of the decoded window."""
+    def begun_at(self) -> int:
+        """Return the version of the table at which it last started over; 0 if it never did."""
+        return decoded_table.begun_at(self.ledger.lake.table(self.declaration.changes_table))
+
+    def is_current(self, known: Receipt, decoded: Receipt, begun: int | None = None) -> bool:
+        """Return True if changes with the receipt `known` are those of this load of the decoded window, and the table has not
+        started over since. `begun` is the result of `begun_at`, if it is known."""
         if decoded.table_version is None or decoded.is_expired:
             return known.rows == 0
+        begun = self.begun_at() if begun is None else begun
+        if known.rows and (known.table_version is None or known.table_version < begun):
+            return False
         return known.made_from is not None and known.made_from.load_id == decoded.load_id and (
             known.made_from.declaration == self.declared[1].digest
         )  # fmt: skip
@@ -217,6 +228,7 @@ class WindowChanger:
                 load_id=str(uuid.uuid4()),
                 run_id=self.run_id,
                 engine=None,
+                made_from=None,
             )
         else:
             receipt = empty_receipt(self.declaration.changes_table, decoded, self.run_id)
@@ -261,31 +273,65 @@ class WindowChanger:
 
 
 def stale_windows(ledger: Ledger, declaration: TopicDeclaration) -> list[str]:
-    """Return, in order, the windows whose changes were made from another load of the decoded window, or with another
-    declaration. Windows whose changes were never made are excluded. Raises whatever reading the ledger raises."""
+    """Return, in order, the windows whose changes were made from another load of the decoded window, with another
+    declaration, or before the table started over. Windows whose changes were never made are excluded.
+
+    The result is remembered until the ledger has new entries of one of the two tables. Raises whatever reading the
+    ledger raises.
+    """
     if declaration.state is None:
         return []
-    made = _newest(ledger.commit_rows(declaration.changes_table, columns=["made_from"]), "made_from")
-    decoded = _newest(ledger.commit_rows(declaration.decoded_table, columns=["load_id", "table_version"]), "load_id")
-    if not made.num_rows or not decoded.num_rows:
+    commits, digest = followed.of(ledger.lake.commits), declaration.state.digest
+    place = (ledger.lake, declaration.topic)
+    with _lock:
+        known = _known.get(place)
+    if known is not None and known.digest == digest and known.commits is not None:
+        tables = (declaration.changes_table, declaration.decoded_table)
+        since = [commits.entries_since(known.commits, table.ledger_name) for table in tables]
+        if all(each is not None and not each[1] for each in since):
+            return list(known.windows)
+    # Asked for first: entries that come later are read again.
+    at = commits.newest()
+    found = _stale(ledger, declaration, digest)
+    with _lock:
+        _known[place] = _Known(at, digest, tuple(found))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The stale windows with `commits` as the last commit of the ledger of loads and a state with this digest."""
+
+    commits: Anchor | None
+    digest: str
+    windows: tuple[str, ...]
+
+
+_known: dict[tuple[Lake, str], _Known] = {}
+_lock = threading.Lock()
+
+
+def _stale(ledger: Ledger, declaration: TopicDeclaration, digest: str) -> list[str]:
+    d = declaration
+    made = ledger.commit_rows(d.changes_table, columns=["made_from", "table_version", "rows"])
+    decoded = ledger.commit_rows(d.decoded_table, columns=["load_id", "table_version", "kind"])
+    # Windows without offsets, and those whose decoded rows were removed as expired, have no changes to make.
+    decoded = decoded.filter(pc.and_(pc.is_valid(decoded["table_version"]), pc.not_equal(decoded["kind"], EXPIRED)))
+    decoded = decoded.group_by(["window", "load_id"]).aggregate([])
+    made = made.group_by(["window", "made_from", "table_version"]).aggregate([("rows", "sum")])
+    decoded = decoded.filter(pc.is_in(decoded["window"], made["window"].combine_chunks()))
+    if not decoded.num_rows:
         return []
-    decoded = decoded.filter(pc.is_in(decoded["window"], made["window"]))
     own = made.take(pc.index_in(decoded["window"], made["window"].combine_chunks()))
     found = own["made_from"].combine_chunks()
     loads = pc.struct_field(pc.extract_regex(found, _LOAD_ID), "load")
     declared = pc.struct_field(pc.extract_regex(found, _DECLARATION), "declaration")
-    is_current = pc.and_(
-        pc.equal(loads, decoded["load_id"].combine_chunks()), pc.equal(declared, declaration.state.digest)
-    )
-    return sorted(decoded["window"].filter(pc.invert(pc.fill_null(is_current, False))).to_pylist())
-
-
-def _newest(entries: pa.Table, column: str) -> pa.Table:
-    """Return one row for each window that has a load: its key and `column`, which is the same in all of its entries."""
-    with_load = entries.filter(pc.is_valid(entries[column]))
-    if "table_version" in entries.column_names and column == "load_id":
-        with_load = with_load.filter(pc.is_valid(with_load["table_version"]))
-    return with_load.group_by(["window", column]).aggregate([])
+    # A window without rows loses none, and gets no new version.
+    begun = decoded_table.begun_at(ledger.lake.table(d.changes_table))
+    is_held = pc.or_(pc.equal(own["rows_sum"], 0), pc.greater_equal(own["table_version"], begun)).combine_chunks()
+    is_current = pc.and_(pc.equal(loads, decoded["load_id"].combine_chunks()), pc.equal(declared, digest))
+    is_current = pc.and_(pc.fill_null(is_current, False), pc.fill_null(is_held, False))
+    return sorted(decoded["window"].filter(pc.invert(is_current)).to_pylist())
 
 
 def unmade(ledger: Ledger, declaration: TopicDeclaration, missing: Collection[str]) -> list[str]:

@@ -117,9 +117,10 @@ class Expiring:
 
     @property
     def tables(self) -> tuple[TableRef, ...]:
-        """The topic's tables that exist, the raw one last."""
+        """The topic's tables that exist, those made from others first, the raw one last. A table of changes may be left from
+        a `state` that the declaration no longer has."""
         d = self.declaration
-        found = (d.dead_letter_table, d.decoded_table, d.raw_table)
+        found = (d.changes_table, d.dead_letter_table, d.decoded_table, d.raw_table)
         return tuple(table for table in found if load_log.exists(self.ledger.lake.table(table)))
 
     def plan(self, now: datetime) -> ExpiryPlan | None:

@@ -10,6 +10,7 @@ from platform_assets.model.tables import TableKind
 DAMAGED: Final = "its rows are not those that were loaded"
 DAMAGED_DECODED: Final = "its decoded rows are not those that were written"
 DAMAGED_DEAD: Final = "its dead letters are not those that were written"
+DAMAGED_CHANGES: Final = "its changes are not those that were written"
 OPEN: Final = "not all of its offsets are accounted for"
 OPEN_DERIVED: Final = "not all of its offsets are accounted for in its decoded rows and dead letters"
 RETURNED: Final = "rows are back that are not those that were removed"
@@ -26,4 +27,5 @@ DAMAGED_IN: Final[Mapping[TableKind, str]] = {
     "raw": DAMAGED,
     "decoded": DAMAGED_DECODED,
     "dead_letters": DAMAGED_DEAD,
+    "changes": DAMAGED_CHANGES,
 }
