@@ -219,14 +219,26 @@ def test_milliseconds_are_declared_for_each_column() -> None:
         ("a ARRAY<STRING>", ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"], {}, "missing", "IDENTITY FULL"),
         ("a MAP<STRING, STRING>", {UNSENT: UNSENT}, {}, "missing", "IDENTITY FULL"),
         ("a STRING", "gone", {"unavailable.value.placeholder": "gone"}, "missing", "IDENTITY FULL"),
+        ("a STRING", json.dumps({UNSENT: UNSENT}, separators=(",", ":")), {}, "missing", "IDENTITY FULL"),
+        ("a STRING", "__t", {"unavailable.value.placeholder": "hex:5f5f74"}, "missing", "IDENTITY FULL"),
+        ("a BINARY", "X190", {"unavailable.value.placeholder": "hex:5f5f74"}, "missing", "IDENTITY FULL"),
+        ("a STRING", 'a"b', {"unavailable.value.placeholder": 'a"b'}, "missing", "IDENTITY FULL"),
+        ("a STRING", '{"a\\"b":"a\\"b"}', {"unavailable.value.placeholder": 'a"b'}, "missing", "IDENTITY FULL"),
+        ("a ARRAY<DOUBLE>", list(map(float, UNSENT.encode())), {}, "missing", "IDENTITY FULL"),
+        ("a ARRAY<DECIMAL(9,2)>", [number(100 * each) for each in UNSENT.encode()], {}, "missing", "IDENTITY FULL"),
+        ("a ARRAY<BOOLEAN>", list(UNSENT.encode()), {}, "missing", "IDENTITY FULL"),
+        ("a DATE", 1.0, {}, "wrong_type", "1.0"),
+        ("a TIMESTAMP", 1.0, {}, "wrong_type", "1.0"),
+        ("a ARRAY<TIMESTAMP>", [None, 1, 1.0], {}, "wrong_type", "1.0"),
     ],
 )  # fmt: skip
 def test_what_a_column_cannot_hold_is_a_dead_letter_that_says_what_to_do(
     schema: str, written: Any, settings: Mapping[str, str], reason: str, detail: str
 ) -> None:
-    assert letter(schema, event("c", after={"a": written}), connector=settings)[:2] == (reason, "$.after.a")
+    at = "$.after.a" if not isinstance(written, list) or reason == "missing" else "$.after.a[2]"
+    assert letter(schema, event("c", after={"a": written}), connector=settings)[:2] == (reason, at)
     found = letter(schema, event("u", after={"a": written}, wrapped=True), connector=settings)
-    assert found[:2] == (reason, "$.payload.after.a")
+    assert found[:2] == (reason, at.replace("$", "$.payload"))
     assert detail in found[2]
 
 
@@ -271,6 +283,106 @@ def test_a_null_array_may_stand_for_an_unchanged_one_unless_the_row_before_was_s
     assert is_fast(schema, *whole)
 
 
+def test_an_array_of_true_may_stand_for_an_unchanged_one_unless_the_row_before_was_sent() -> None:
+    row = {"a": [True] * len(UNSENT)}
+    assert letter("a ARRAY<BOOLEAN>", event("u", after=row))[:2] == ("missing", "$.after.a")
+    for value in (event("u", before=row, after=row), event("c", after=row)):
+        assert rows("a ARRAY<BOOLEAN>", value)[0]["a"] == row["a"]
+    assert is_fast("a ARRAY<BOOLEAN>", event("u", after={"a": [True, False]}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "written", "placeholder"),
+    [
+        ("a STRING", r'"\u005f_debezium_unavailable_value"', UNSENT),
+        ("a STRING", r'"\u005F_debezium_unavailable_value"', UNSENT),
+        ("a STRING", r'"a\u0022b"', 'a"b'),
+        ("a STRING", r'"a\/b"', "a/b"),
+        ("a STRING", r'"\u00fc"', "ü"),
+        ("a STRING", r'"\uD83D\ude00"', "😀"),
+        ("a ARRAY<INT>", str(list(UNSENT.encode())), UNSENT),
+        ("a ARRAY<INT>", "[97.0, 9.8e1]", "ab"),
+    ],
+)
+def test_a_placeholder_is_found_however_json_writes_it(schema: str, written: str, placeholder: str) -> None:
+    value = b'{"op":"u","after":{"a":%b}}' % written.encode()
+    assert letter(schema, value, connector={"unavailable.value.placeholder": placeholder})[:2] == (
+        "missing",
+        "$.after.a",
+    )
+    assert is_fast("a STRING", rb'{"op":"u","after":{"a":"\u00fc\n\""}}')
+
+
+@pytest.mark.parametrize(
+    "others", [[], [event("c", after={"a": "2024-02-29T00:00:00Z"})], [event("c", after={"a": 1})]]
+)
+def test_a_time_is_no_number_with_a_point_whatever_other_records_hold(others: list[bytes]) -> None:
+    for written in (b"1.0", b"1e0", b"-1.0E0", b" 1.0"):
+        values = [b'{"op":"c","after":{"a":%b}}' % written, *others]
+        found = decoded(decoder(FormatSpec("debezium", {"schema": "a TIMESTAMP"})), values)
+        assert found.dead.column("reason").to_pylist() == ["wrong_type"]
+    assert is_fast("a TIMESTAMP, b DOUBLE", event("c", after={"a": 1, "b": 1.5}))
+
+
+def described(field: Mapping[str, Any], written: Any) -> bytes:
+    """Return an event with the schema of its column."""
+    image = {"type": "struct", "fields": [{"field": "a", "optional": True, **field}]}
+    schema = {"type": "struct", "fields": [{**image, "field": "before"}, {**image, "field": "after"}]}
+    value = json.loads(event("c", after={"a": written}))
+    return json.dumps({"schema": schema, "payload": value}).encode()
+
+
+def decimal_of(scale: int) -> Mapping[str, Any]:
+    """Return the schema of a number in the mode `precise`."""
+    return {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": str(scale)}}
+
+
+_MICRO = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
+_MILLI = {"type": "int64", "name": "io.debezium.time.Timestamp"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "field", "written", "options", "detail"),
+    [
+        ("a DECIMAL(12,2)", decimal_of(4), number(15000), {}, "schema says scale 4"),
+        ("a ARRAY<DECIMAL(12,2)>", {"type": "array", "items": decimal_of(4)}, [number(15000)], {}, "schema says scale 4"),
+        ("a DECIMAL(12,2)", {"type": "string"}, "1234", {}, "is string, but precise is declared"),
+        ("a DECIMAL(12,2)", decimal_of(2), "1234", {"connector": {"decimal.handling.mode": "string"}}, "is precise"),
+        ("a STRING", decimal_of(2), number(1), {}, "declare DECIMAL"),
+        ("a TIMESTAMP", _MILLI, 1, {}, "`milliseconds`"),
+        ("a TIMESTAMP", _MICRO, 1, {"milliseconds": ["a"]}, "`milliseconds`"),
+        ("a TIMESTAMP", _MICRO, 1, {"connector": {"time.precision.mode": "connect"}}, "`time.precision.mode`"),
+        ("a DATE", _MILLI, 1, {}, "declare TIMESTAMP"),
+    ],
+)  # fmt: skip
+def test_a_schema_that_contradicts_the_declaration_is_a_dead_letter(
+    schema: str, field: Mapping[str, Any], written: Any, options: Mapping[str, Any], detail: str
+) -> None:
+    found = letter(schema, described(field, written), **options)
+    assert found[:2] == ("wrong_type", "$.payload.after.a")
+    assert detail in found[2]
+
+
+@pytest.mark.parametrize(
+    ("schema", "field", "written", "options"),
+    [
+        ("a DECIMAL(12,2)", decimal_of(2), number(15000), {}),
+        ("a DECIMAL(12,2)", {"type": "struct", "name": "io.debezium.data.VariableScaleDecimal"}, None, {}),
+        ("a TIMESTAMP", _MICRO, 1, {}),
+        ("a TIMESTAMP", _MILLI, 1, {"milliseconds": ["a"]}),
+        ("a TIMESTAMP", {"type": "string", "name": "io.debezium.time.ZonedTimestamp"}, "2024-02-29T00:00:00Z", {}),
+        ("a BIGINT", _MICRO, 1, {}),
+        ("a DATE", {"type": "int32", "name": "io.debezium.time.Date"}, 1, {}),
+    ],
+)
+def test_a_schema_that_agrees_with_the_declaration_costs_no_exact_decoding(
+    schema: str, field: Mapping[str, Any], written: Any, options: Mapping[str, Any]
+) -> None:
+    value = described(field, written)
+    assert len(rows(schema, value, **options)) == 1
+    assert is_fast(schema, value, **options)
+
+
 def test_an_event_needs_no_source() -> None:
     (row,) = rows("id INT", b' {"after" : {"id":1} , "op":"c"}')
     assert row == {"id": 1, "change_operation": "c", **dict.fromkeys(FACTS)}
@@ -286,6 +398,7 @@ def test_an_event_needs_no_source() -> None:
         ({"schema": "id INT", "connector": {"decimal.handling.mode": "exact"}}, "precise, string, double"),
         ({"schema": "id INT", "connector": {"plugin.name": "pgoutput"}}, "Leave it out"),
         ({"schema": "id INT", "connector": "string"}, "a mapping"),
+        ({"schema": "id INT", "connector": {"unavailable.value.placeholder": "hex:5"}}, "two hexadecimal digits"),
         ({"schema": "id INT", "envelope": {"offset": "o"}}, "operation, lsn"),
         ({"schema": "id INT", "milliseconds": ["id"]}, "not a TIMESTAMP"),
         ({"schema": "id TIMESTAMP", "milliseconds": ["id"], "connector": {"time.precision.mode": "connect"}}, "same unit"),

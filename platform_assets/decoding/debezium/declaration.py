@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -97,19 +98,30 @@ class Declared:
             return MILLISECOND
         return NANOS_PER_UNIT.get(self.times, MICROSECOND)
 
+    @property
+    def placeholder_bytes(self) -> bytes:
+        """The bytes of the placeholder, which the connector also writes as numbers, one for each byte."""
+        return placeholder_bytes(self.placeholder)
+
     def placeholders(self) -> tuple[str, ...]:
-        """Return the texts that stand for a TOASTed value that was not sent: the placeholder, and its bytes as base64,
-        as base64 for URLs, in hex, as a UUID, and as a list of numbers."""
-        content = self.placeholder.encode()
+        """Return the texts that stand for a TOASTed value that was not sent: the placeholder, its bytes as base64, as
+        base64 for URLs, in hex, and as a UUID, and the placeholder as a JSON object."""
+        content = self.placeholder_bytes
+        text = content.decode(errors="replace")
         encoded = base64.b64encode(content).decode()
         named = str(UUID(bytes=hashlib.md5(content, usedforsecurity=False).digest(), version=3))
-        numbers = ",".join(str(each) for each in content)
-        return self.placeholder, encoded, encoded.translate(str.maketrans("+/", "-_")), content.hex(), named, numbers
+        pair = json.dumps({text: text}, separators=(",", ":"), ensure_ascii=False)
+        return text, encoded, encoded.translate(str.maketrans("+/", "-_")), content.hex(), named, pair
 
     def may_be_unsent(self, kind: pa.DataType) -> bool:
         """Return True if the connector may write null for a TOASTed value that was not sent. It has no placeholder for
         arrays of these types."""
         return bool(pa.types.is_list(kind)) and not any(each in _WITH_PLACEHOLDER for each in leaves(kind.value_type))
+
+
+def placeholder_bytes(written: str) -> bytes:
+    """Return the bytes of a placeholder, which are in hex after the prefix `hex:`. Raises ValueError."""
+    return bytes.fromhex(written[4:]) if written.lower().startswith("hex:") else written.encode()
 
 
 def declared(spec: FormatSpec) -> Declared:
@@ -157,6 +169,14 @@ def _settings(options: Options, given: Any) -> dict[str, str]:
         if not isinstance(value, str) or not value:
             raise ConfigurationError(f"connector: {name} is {value!r}; it must be a non-empty string")
         found[name] = value
+    try:
+        empty = not placeholder_bytes(found[PLACEHOLDER])
+    except ValueError:
+        empty = True
+    if empty:
+        raise ConfigurationError(
+            f"connector: {PLACEHOLDER} is {found[PLACEHOLDER]!r}; two hexadecimal digits for each byte must follow `hex:`"
+        )
     return found
 
 

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from platform_assets.decoding.debezium.declaration import FACTS, Declared
-from platform_assets.decoding.debezium.scalars import is_placeholder, scalars
+from platform_assets.decoding.debezium.scalars import are_bytes, is_placeholder, scalars
+from platform_assets.decoding.debezium.schemas import mismatch
 from platform_assets.decoding.decoder import DecodeFault
 from platform_assets.decoding.json.exact import Facts, Read, Twice, parsed, reader, rescue, text_at
 from platform_assets.decoding.json.faults import Fault, brief
@@ -43,12 +44,12 @@ def event_reader(d: Declared) -> Callable[[bytes], tuple[Row, str | None]]:
         )
         for field in d.row
     ]
-    placeholders = d.placeholders()
+    placeholders, content = d.placeholders(), d.placeholder_bytes
 
     def read(value: bytes) -> tuple[Row, str | None]:
         text, document = parsed(value, d.max_bytes, d.max_depth)
         try:
-            return _event(d, text, document, columns, placeholders)
+            return _event(d, text, document, columns, placeholders, content)
         except Fault as fault:
             fault.locate()
             raise
@@ -57,10 +58,16 @@ def event_reader(d: Declared) -> Callable[[bytes], tuple[Row, str | None]]:
 
 
 def _event(
-    d: Declared, text: str, document: dict[str, Any], columns: list[_Column], placeholders: tuple[str, ...]
+    d: Declared,
+    text: str,
+    document: dict[str, Any],
+    columns: list[_Column],
+    placeholders: tuple[str, ...],
+    content: bytes,
 ) -> tuple[Row, str | None]:
     _refuse_twice(document)
     path: tuple[str, ...] = ()
+    schema = document.get("schema")
     if document.get("op") is None and isinstance(document.get(_PAYLOAD), dict):
         document, path = document[_PAYLOAD], (_PAYLOAD,)
     try:
@@ -76,8 +83,11 @@ def _event(
         if not isinstance(found, dict):
             raise _no_row(found, image)
         try:
+            wrong = mismatch(schema, d) if path else None
+            if wrong is not None:
+                raise Fault("wrong_type", wrong[1], wrong[0])
             is_whole = operation != UPDATE or document.get("before") is not None
-            row, lacking = _row(found, columns, placeholders, is_delete=operation == DELETE, is_whole=is_whole)
+            row, lacking = _row(found, columns, placeholders, content, is_delete=operation == DELETE, is_whole=is_whole)
         except Fault as fault:
             fault.parts.append(image)
             raise
@@ -97,7 +107,13 @@ class _Column(NamedTuple):
 
 
 def _row(
-    image: dict[str, Any], columns: list[_Column], placeholders: tuple[str, ...], *, is_delete: bool, is_whole: bool
+    image: dict[str, Any],
+    columns: list[_Column],
+    placeholders: tuple[str, ...],
+    content: bytes,
+    *,
+    is_delete: bool,
+    is_whole: bool,
 ) -> tuple[dict[str, Any], bool]:
     """Return the columns of the row, and True if the row has undeclared fields. If `is_whole` is false, the row may lack
     TOASTed values."""
@@ -118,18 +134,25 @@ def _row(
                 )
             row[name] = None
             continue
-        if is_placeholder(value, placeholders):
-            raise Fault(
-                "missing",
-                f"PostgreSQL did not send this TOASTed value, because the update did not change it. {_REMEDY}",
-                name,
-            )
+        if is_placeholder(value, placeholders, content):
+            raise _unsent(name)
         try:
-            row[name] = read(value, seen)
+            row[name] = found = read(value, seen)
         except Fault as fault:
             fault.parts.append(name)
             raise
+        if type(found) is list and len(found) == len(content):
+            # Each byte becomes true in an array of booleans, and so do elements of a row that was sent whole.
+            all_true = not is_whole and all(each is True for each in found)
+            if all_true or are_bytes(found, content):
+                raise _unsent(name)
     return row, seen.lacking or there < len(image)
+
+
+def _unsent(name: str) -> Fault:
+    return Fault(
+        "missing", f"PostgreSQL did not send this TOASTed value, because the update did not change it. {_REMEDY}", name
+    )
 
 
 def _facts(d: Declared, operation: str, source: Any) -> Row:

@@ -7,6 +7,8 @@ correct, and marks the other rows. It never rejects a value.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -17,8 +19,11 @@ import pyarrow.compute as pc
 
 from platform_assets.decoding.debezium.declaration import Declared
 from platform_assets.decoding.debezium.exact import SOURCE
+from platform_assets.decoding.debezium.schemas import mismatch
 from platform_assets.decoding.debezium.wire import converted, wire_type
+from platform_assets.decoding.decoder import DecodeFault
 from platform_assets.decoding.json.dialect import Dialect
+from platform_assets.decoding.json.exact import parsed
 from platform_assets.decoding.json.fast import Block, DecodedBlock, Spans, program_of, rescued_of, spans_of
 from platform_assets.decoding.json.scalars import EARLIEST, LATEST
 from platform_assets.decoding.pieces import Bytes, Marks
@@ -29,7 +34,7 @@ from platform_assets.model.debezium import CREATE, DELETE, READ, TRUNCATE, UPDAT
 
 _ANY: Final = pa.struct([("_", pa.bool_())])
 _ENVELOPE: Final = pa.schema([("before", _ANY), ("after", _ANY), ("source", _ANY), ("op", pa.string())])
-_WRAPPED: Final = pa.schema([*_ENVELOPE, pa.field("payload", _ANY)])
+_WRAPPED: Final = pa.schema([*_ENVELOPE, pa.field("payload", _ANY), pa.field("schema", _ANY)])
 _SAMPLES: Final = 16
 """Number of rows that are read to guess the wire types of a block."""
 
@@ -45,7 +50,8 @@ def find(values: pa.BinaryArray, d: Declared) -> DecodedBlock:
     if not is_ascii(spans.data, 0, spans.data.size - padding):
         mark_invalid_utf8(spans.data, spans.starts, spans.ends - spans.starts, undecided)
     _mark_placeholders(values, spans, d, undecided)
-    operations, images, source, partial = _envelope(spans, outer, undecided)
+    undecided[_search(values, _fractions(d))] = 1
+    operations, images, source, partial = _envelope(spans, outer, d, undecided)
     facts = _facts(Block(program_of(_source(d)), source, _source(d), undecided, extras="ignored"), operations)
     row = _row(d, images, operations, partial, undecided)
     return DecodedBlock([*row[0], *facts], row[1], undecided.view(np.bool_))
@@ -56,17 +62,87 @@ def _source(d: Declared) -> Dialect:
 
 
 def _mark_placeholders(values: pa.BinaryArray, spans: Spans, d: Declared, undecided: Bytes) -> None:
-    """Set `undecided` for values that contain the placeholder of a TOASTed value. Nearly all blocks contain none, and then
-    this takes one search for each form of the placeholder."""
+    """Set `undecided` for values that contain the placeholder of a TOASTed value, or that may hide it or a name in escapes.
+    Nearly all blocks contain none, and then this takes one search for each form of the placeholder."""
     content = spans.data.tobytes()
-    found: Marks = np.zeros(len(values), np.bool_)
-    for form in dict.fromkeys(d.placeholders()):
+    for form in dict.fromkeys(each for text in d.placeholders() for each in (text, _written(text)[1:-1])):
         if form.encode() in content:
-            found |= pc.fill_null(pc.match_substring(values, form), False).to_numpy(zero_copy_only=False)
-    undecided[found] = 1
+            undecided[pc.fill_null(pc.match_substring(values, form), False).to_numpy(zero_copy_only=False)] = 1
+    for start in (rb"\u", rb"\/"):
+        if start in content:
+            undecided[_search(values, _escapes(d))] = 1
+            return
 
 
-def _envelope(spans: Spans, outer: Dialect, undecided: Bytes) -> tuple[Bytes, Spans, Spans, Marks]:
+def _written(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _search(values: pa.BinaryArray, pattern: str) -> Marks:
+    if not pattern:
+        return np.zeros(len(values), np.bool_)
+    return _true(pc.fill_null(pc.match_substring_regex(values, pattern), False))
+
+
+@lru_cache(maxsize=16)
+def _escapes(d: Declared) -> str:
+    """Return the pattern of escapes that JSON does not require: of ASCII, and of other characters in a placeholder or a
+    name of a column."""
+    texts = "".join([*d.placeholders(), *(name for field in d.row for name, _ in _names(field.name, field.type))])
+    others = sorted({each for each in texts if not " " <= each <= "~"})
+    units = {each.encode("utf-16-be").hex()[at : at + 4] for each in others for at in (0, 4)} - {""}
+    return r"\\(?:/|u(?i:00[2-7][0-9a-f]" + "".join(f"|{each}" for each in sorted(units)) + "))"
+
+
+@lru_cache(maxsize=16)
+def _fractions(d: Declared) -> str:
+    """Return the pattern of numbers with a point or an exponent in columns of dates and times, or an empty string. The
+    kernels read them as whole numbers, but the connector does not write them."""
+    names: dict[bool, set[str]] = {False: set(), True: set()}
+    for field in d.row:
+        for name, kind in _names(field.name, field.type):
+            leaf = kind
+            while pa.types.is_list(leaf) or pa.types.is_map(leaf):
+                leaf = leaf.value_type if pa.types.is_list(leaf) else leaf.item_type
+            if pa.types.is_timestamp(leaf) or pa.types.is_date(leaf):
+                names[_has_map(kind)].add(re.escape(_written(name)))
+    between = {False: r"[\[\]\s,0-9+\-nul]*", True: r"[^}]*"}
+    return "|".join(
+        rf"(?:{'|'.join(sorted(found))})\s*:{between[is_map]}[0-9][.eE]" for is_map, found in names.items() if found
+    )
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_map(kind)) or (bool(pa.types.is_list(kind)) and _has_map(kind.value_type))
+
+
+def _names(name: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    """Yield the name and the type of a field, and of the fields in it."""
+    yield name, kind
+    while pa.types.is_list(kind) or pa.types.is_map(kind):
+        kind = kind.value_type if pa.types.is_list(kind) else kind.item_type
+    if pa.types.is_struct(kind):
+        for index in range(kind.num_fields):
+            yield from _names(kind.field(index).name, kind.field(index).type)
+
+
+def _mark_mismatches(wrapped: Marks, data: Bytes, schema: tuple[Any, Any], d: Declared, undecided: Bytes) -> None:
+    """Set `undecided` for the events whose schema contradicts the declaration."""
+    starts, ends = schema
+    for row in np.flatnonzero(wrapped & (starts != NULL)):
+        if _contradicts(data[starts[row] : ends[row]].tobytes(), d):
+            undecided[row] = 1
+
+
+@lru_cache(maxsize=64)
+def _contradicts(schema: bytes, d: Declared) -> bool:
+    try:
+        return mismatch(parsed(schema, d.max_bytes, d.max_depth)[1], d) is not None
+    except DecodeFault:
+        return True
+
+
+def _envelope(spans: Spans, outer: Dialect, d: Declared, undecided: Bytes) -> tuple[Bytes, Spans, Spans, Marks]:
     """Return the code of each operation, the spans of rows and of sources, and marks of the rows that may lack TOASTed
     values. Mark the events that are undecided."""
     block = Block(program_of(outer), spans, outer, undecided, extras="ignored")
@@ -74,6 +150,7 @@ def _envelope(spans: Spans, outer: Dialect, undecided: Bytes) -> tuple[Bytes, Sp
     starts, ends = block.spans_of("payload")
     wrapped = (fields["op"][0] == NULL) & (starts != NULL)
     if wrapped.any():
+        _mark_mismatches(wrapped, spans.data, block.spans_of("schema"), d, undecided)
         payload = Spans(spans.data, np.where(wrapped, starts, np.int32(NULL)), np.where(wrapped, ends, np.int32(NULL)))
         inner = Dialect(_ENVELOPE, max_depth=outer.max_depth)
         block = Block(program_of(inner), payload, inner, undecided, extras="ignored")
@@ -130,6 +207,9 @@ def _row(d: Declared, images: Spans, operations: Bytes, partial: Marks, undecide
         if not field.nullable and column.null_count:
             must = (operations != ord(DELETE)) & (operations != ord(TRUNCATE)) & (operations != 0)
             undecided[must & _true(column.is_null())] = 1
+        if pa.types.is_list(field.type):  # the bytes of a placeholder, as numbers or booleans
+            lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
+            undecided[lengths == len(d.placeholder_bytes)] = 1
         if d.may_be_unsent(field.type) and column.null_count:
             undecided[partial & _true(column.is_null())] = 1
         columns.append(column)

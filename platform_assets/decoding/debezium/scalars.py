@@ -57,16 +57,28 @@ def scalars(d: Declared, unit: int) -> Callable[[pa.DataType], Read]:
     return reader
 
 
-def is_placeholder(value: Any, placeholders: tuple[str, ...]) -> bool:
-    """Return True if a value stands for a TOASTed value that PostgreSQL did not send."""
+def is_placeholder(value: Any, placeholders: tuple[str, ...], content: bytes) -> bool:
+    """Return True if a value stands for a TOASTed value that PostgreSQL did not send. `content` is the placeholder's
+    bytes."""
     if type(value) is str:
-        return value in placeholders[:-1]
-    if type(value) is list and value:
-        return (
-            all(map(is_placeholder, value, [placeholders] * len(value)))
-            or ",".join(map(str, value)) == placeholders[-1]
+        return value in placeholders
+    if type(value) is list:
+        texts = bool(value) and all(
+            type(each) is not list and is_placeholder(each, placeholders, b"") for each in value
         )
+        return texts or are_bytes(value, content)
     return isinstance(value, Mapping) and bool(value) and all(name == placeholders[0] for name in value)
+
+
+def are_bytes(values: list[Any], content: bytes) -> bool:
+    """Return True if values, parsed or decoded, are numbers that equal the bytes of a placeholder."""
+    return len(values) == len(content) > 0 and all(map(_is_byte, values, content))
+
+
+def _is_byte(value: Any, byte: int) -> bool:
+    if type(value) is Number:
+        return float(value) == byte
+    return type(value) in (int, float, Decimal) and bool(value == byte)
 
 
 def _string(plain: Read, value: Any) -> Any:

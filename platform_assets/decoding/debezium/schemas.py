@@ -1,0 +1,90 @@
+"""Comparison of the schema in a message with the declaration: the scale of decimals, and the units of times.
+
+Values are read as the declaration says. The schema, if the converter writes it, tells what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import pyarrow as pa
+
+from platform_assets.decoding.debezium.declaration import DECIMALS, MICROSECOND, MILLISECOND, TIMES, Declared
+from platform_assets.decoding.schema import type_name
+
+_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+_VARIABLE: Final = "io.debezium.data.VariableScaleDecimal"
+_UNITS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "org.apache.kafka.connect.data.Timestamp": MILLISECOND,
+        "io.debezium.time.Timestamp": MILLISECOND,
+        "io.debezium.time.MicroTimestamp": MICROSECOND,
+        "io.debezium.time.NanoTimestamp": 1,
+    }
+)
+"""Number of nanoseconds in the unit of each type of time that is written as a number."""
+_MODES: Final[Mapping[str, str]] = MappingProxyType({"string": "string", "double": "double", "float": "double"})
+_DAYS: Final = frozenset({"org.apache.kafka.connect.data.Date", "io.debezium.time.Date"})
+_TIMES: Final = ("io.debezium.time.", "org.apache.kafka.connect.data.Time")
+
+
+def mismatch(schema: Any, d: Declared) -> tuple[str, str] | None:
+    """Return the column in which the schema of an event contradicts the declaration, and why; or None."""
+    images = _fields(schema)
+    fields = _fields(images.get("after")) or _fields(images.get("before"))
+    for column in d.row:
+        detail = _detail(fields.get(column.name), column.type, d, d.unit(column.name))
+        if detail is not None:
+            return column.name, detail
+    return None
+
+
+def _fields(schema: Any) -> dict[str, Any]:
+    fields = schema.get("fields") if isinstance(schema, dict) else None
+    named = [each for each in fields if isinstance(each, dict)] if isinstance(fields, list) else []
+    return {each["field"]: each for each in named if isinstance(each.get("field"), str)}
+
+
+def _detail(field: Any, kind: pa.DataType, d: Declared, unit: int) -> str | None:
+    if not isinstance(field, dict):
+        return None
+    if pa.types.is_list(kind):
+        return _detail(field.get("items"), kind.value_type, d, unit)
+    if pa.types.is_struct(kind):
+        parts = _fields(field)
+        found = (_detail(parts.get(part.name), part.type, d, unit) for part in kind)
+        return next((each for each in found if each is not None), None)
+    name, wire = field.get("name"), field.get("type")
+    if pa.types.is_decimal(kind):
+        return _of_decimal(field, kind, d)
+    if pa.types.is_string(kind) and name == _DECIMAL:
+        return f"the message's schema says {_DECIMAL}, but the column is STRING: declare DECIMAL"
+    is_number = wire in ("int32", "int64") and isinstance(name, str) and name.startswith(_TIMES)
+    if pa.types.is_timestamp(kind) and is_number and _UNITS.get(str(name)) != unit:
+        return (
+            f"the message's schema says {name}, which does not have the unit that is declared for this TIMESTAMP: correct "
+            f"`milliseconds`, or `{TIMES}` under `connector`"
+        )
+    if pa.types.is_date(kind) and is_number and name not in _DAYS:
+        return f"the message's schema says {name}, but the column is DATE: declare TIMESTAMP, INT or BIGINT"
+    return None
+
+
+def _of_decimal(field: Mapping[str, Any], kind: pa.DataType, d: Declared) -> str | None:
+    name = field.get("name")
+    mode = "precise" if name in (_DECIMAL, _VARIABLE) else _MODES.get(str(field.get("type")))
+    if mode is not None and mode != d.decimals:
+        return (
+            f"the message's schema shows that the connector's `{DECIMALS}` is {mode}, but {d.decimals} is declared: set it to "
+            f"{mode} under `connector`"
+        )
+    parameters = field.get("parameters")
+    scale = parameters.get("scale") if name == _DECIMAL and isinstance(parameters, dict) else None
+    if scale is not None and str(scale) != str(kind.scale):
+        return (
+            f"the message's schema says scale {str(scale)[:10]}, but the column is {type_name(kind)}: declare the scale of the "
+            "database"
+        )
+    return None
