@@ -37,6 +37,10 @@ _FILE: Final = "__file"
 _VIEW: Final = re.compile(r"`?__derived_[0-9a-f]{32}_(\d+)`?")
 
 
+class AllRowsNeededError(Exception):
+    """The rows of groups cannot be replaced separately, for the reason in the text, so all rows have to be computed."""
+
+
 @dataclass(frozen=True, slots=True)
 class PinnedInput:
     """An input of a query at one version. `name` is its name in messages."""
@@ -120,13 +124,15 @@ class DerivingEngine:
         pairs = [F.col(_quoted(c)).eqNullSafe(F.col(f"{_GROUP}{i}")) for i, c in enumerate(columns)]
         return frame.join(F.broadcast(named), reduce(lambda a, b: a & b, pairs), how)
 
-    def sample(self, frame: DataFrame, number: int, seed: str) -> pa.Table:
-        """Return up to `number` groups of the derived table, which `seed` selects."""
+    def sample(self, table: DataFrame, driving: DataFrame, number: int, seed: str) -> pa.Table:
+        """Return up to `number` groups of the derived table or of the driving table, which `seed` selects."""
         from pyspark.sql import functions as F
 
         names = [F.col(_quoted(name)) for name in self._by]
+        computed = driving.selectExpr(*(f"({e}) AS {_quoted(n)}" for n, e in self._by.items()))
         order = F.xxhash64(F.lit(seed), *names)
-        return frame.select(*names).distinct().orderBy(order, *names).limit(number).toArrow()
+        found = table.select(*names).union(computed).distinct().orderBy(order, *names).limit(number)
+        return found.toArrow()
 
     def files_with(self, frame: DataFrame, groups: pa.Table, folder: Folder) -> dict[str, str]:
         """Return the derived table's files with rows of these groups: Spark's address of each, by its path in the table."""
@@ -180,12 +186,9 @@ class DerivingEngine:
         return frame
 
     def nullable_like(self, frame: DataFrame, schema: Any) -> DataFrame:
-        """Return a result with the columns of the table. Raises ConfigurationError if the query has other columns now."""
+        """Return a result with the columns of the table. Raises AllRowsNeededError if the query has other columns now."""
         if self.nullable(frame).json() != _without_metadata(schema).json():
-            raise ConfigurationError(
-                f"the query of {self._table} now has other columns than the table, because columns of its inputs changed: compute "
-                "all rows, for example with `platform-assets derive --whole`"
-            )
+            raise AllRowsNeededError("the query has other columns now, because columns of its inputs changed")
         return frame
 
     def nullable(self, frame: DataFrame) -> Any:

@@ -6,7 +6,7 @@ Code downstream of a table (a derived table, or a user's own asset) computes aga
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from platform_assets.lake import delta_log, load_log
 from platform_assets.lake.delta_log import Commit
@@ -26,6 +26,8 @@ class ChangedWindows:
     version: int
     loads: Mapping[str, str] = field(default_factory=dict)
     unknown: str | None = None
+    digest: str = ""
+    """Digest of the commit `version`, by which a later call sees that the table was replaced, for example from a backup."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -38,18 +40,40 @@ class ChangedWindows:
         return bool(self.loads) or self.unknown is not None
 
 
-def changed_windows(table: Folder, since: int, version: int | None = None) -> ChangedWindows:
+def changed_windows(
+    table: Folder, since: int, version: int | None = None, *, digest: str | None = None
+) -> ChangedWindows:
     """Return the windows of a table of windows that changed after version `since`, up to `version`, by default the newest.
 
     A window counts if a load, a decoding, an erasure or an expiry replaced its rows, even if by the same rows. Commits that only
-    move rows between files do not count. Raises TableGoneError if there is no table.
+    move rows between files do not count. `digest` is that of the commit `since`, from an earlier call; if the log has another commit
+    with this version now, every window may have changed. Raises TableGoneError if there is no table.
     """
     until = delta_log.version(table) if version is None else version
     if until < since:
         return ChangedWindows(
             since, until, unknown=f"version {until} is older than version {since}: the table was replaced"
         )
-    return changes_in(((n, delta_log.commit(table, n)) for n in range(since + 1, until + 1)), since, until)
+    if (why := _replaced(table, since, digest)) is not None:
+        return ChangedWindows(since, until, unknown=why, digest=commit_digest(table, until))
+    found = changes_in(((n, delta_log.commit(table, n)) for n in range(since + 1, until + 1)), since, until)
+    return replace(found, digest=commit_digest(table, until))
+
+
+def commit_digest(table: Folder, version: int) -> str:
+    """Return the digest of a commit's file in the log; an empty text if the log no longer has it."""
+    found = delta_log.anchor(table, version)
+    return "" if found is None else found.digest
+
+
+def _replaced(table: Folder, since: int, digest: str | None) -> str | None:
+    """Return why the log does not continue from the commit that was recorded; None if it does, or if none was recorded."""
+    if not digest:
+        return None
+    now = commit_digest(table, since)
+    if not now:
+        return f"the log no longer has version {since}"
+    return None if now == digest else f"version {since} is another one than before: the table was replaced"
 
 
 def changes_in(commits: Iterable[tuple[int, Commit | None]], since: int, until: int) -> ChangedWindows:
@@ -74,9 +98,12 @@ def _is_fence(commit: Commit) -> bool:
     return Fence.from_json(commit.user_metadata) is not None
 
 
-def changes_rows(table: Folder, since: int, version: int) -> bool:
-    """Return True if any commit after version `since`, up to `version`, changed rows or columns, or may have changed them."""
-    if version < since:
+def changes_rows(table: Folder, since: int, version: int, *, digest: str | None = None) -> bool:
+    """Return True if any commit after version `since`, up to `version`, changed rows or columns, or may have changed them.
+
+    `digest` is that of the commit `since` when it was read.
+    """
+    if version < since or _replaced(table, since, digest) is not None:
         return True
     for number in range(since + 1, version + 1):
         commit = delta_log.commit(table, number)

@@ -28,12 +28,12 @@ from platform_assets.errors import (
 )
 from platform_assets.lake import column_bounds, delta_log, failures
 from platform_assets.lake.location import Folder
-from platform_assets.model.derived import DerivedRef
+from platform_assets.model.derived import WINDOW, DerivedRef
 
 METADATA_KEY: Final = "platform_assets_derived"
 METADATA_VERSION: Final = 1
 MOST_LISTED: Final = 200
-"""Maximum number of groups, and of loads, that a commit lists. Of more, it has the number and a digest."""
+"""Maximum number of loads that a commit lists. Of more, it has the number and a digest."""
 FOLDER: Final = "groups"
 """Folder of the data files, below the table's folder. Each run has a folder of its own in it."""
 PROPERTIES: Final = {"delta.isolationLevel": "Serializable", "delta.enableDeletionVectors": "false"}
@@ -44,10 +44,12 @@ Extent = Literal["whole", "groups", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class InputVersion:
-    """The version of an input, and Delta's id of that table, which changes if the table is created again."""
+    """The version of an input, Delta's id of that table, which changes if the table is created again, and the digest of the version's
+    commit, which differs if another copy of the table was put in its place. The digest is empty if the log has no such commit."""
 
     version: int
     table_id: str
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,10 @@ class RowsDigest:
 class Derivation:
     """The `userMetadata` of a commit to a derived table: a JSON object with a version number.
 
-    `inputs` maps the name of each input to its version. `because` says why all rows were computed. `groups` lists the replaced
-    groups in JSON form, and `loads` the changed windows of the driving table with the ids of their loads; both are bounded, see
-    `listed`. `replaced` and `written` are the digests of the replaced groups before and after, and `table` is that of the whole
-    table after the commit.
+    `inputs` maps the name of each input to its version. `because` says why all rows were computed. `groups` has the number of
+    replaced groups and a digest of them, but no values, which may be personal data. `loads` lists the changed windows of the driving
+    table with the ids of their loads; it is bounded, see `listed`. `replaced` and `written` are the digests of the replaced groups
+    before and after, and `table` is that of the whole table after the commit.
     """
 
     table: DerivedRef
@@ -97,7 +99,10 @@ class Derivation:
             "table": self.table.name,
             "run_id": self.run_id,
             "declaration": self.declaration,
-            "inputs": {n: {"version": i.version, "table_id": i.table_id} for n, i in sorted(self.inputs.items())},
+            "inputs": {
+                n: {"version": i.version, "table_id": i.table_id, "commit": i.digest}
+                for n, i in sorted(self.inputs.items())
+            },
             "extent": self.extent,
             "because": self.because,
             "groups": self.groups,
@@ -130,7 +135,9 @@ class Derivation:
             table=ref,
             run_id=fields["run_id"],
             declaration=fields["declaration"],
-            inputs={n: InputVersion(i["version"], i["table_id"]) for n, i in fields["inputs"].items()},
+            inputs={
+                n: InputVersion(i["version"], i["table_id"], i.get("commit", "")) for n, i in fields["inputs"].items()
+            },
             extent=fields["extent"],
             because=fields["because"],
             groups=fields["groups"],
@@ -178,7 +185,10 @@ class DerivedFile:
 
 
 def written_files(folder: Folder, below: str, columns: Sequence[str]) -> list[DerivedFile]:
-    """Describe the Parquet files with rows in the folder `below`, with the bounds of `columns`."""
+    """Describe the Parquet files with rows in the folder `below`, with the bounds of `columns`.
+
+    Columns of text other than the window have no bounds, because a bound is a value, and may be personal data.
+    """
     found = []
     for name in sorted(folder.files(below)):
         if not name.endswith(".parquet") or name[0] in "._":
@@ -191,7 +201,7 @@ def written_files(folder: Folder, below: str, columns: Sequence[str]) -> list[De
         nulls: dict[str, int] = {}
         for column in columns:
             bounds = column_bounds.of(footer, column)
-            if bounds is not None:
+            if bounds is not None and (column == WINDOW or not isinstance(bounds[0], str | bytes)):
                 low[column], high[column], nulls[column] = bounds
         text = {"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
         if footer.num_rows:
@@ -199,12 +209,12 @@ def written_files(folder: Folder, below: str, columns: Sequence[str]) -> list[De
     return found
 
 
-def files_of(folder: Folder, handle: DeltaTable) -> dict[str, tuple[int, int]]:
-    """Return the data files of a version by path, not percent-encoded, with their sizes and numbers of rows."""
+def files_of(folder: Folder, handle: DeltaTable) -> dict[str, tuple[int, int | None]]:
+    """Return the data files of a version by path, not percent-encoded, with their sizes, and their numbers of rows or None."""
     with folder.reading():
         found = pa.table(handle.get_add_actions())
     columns = (found[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
-    return {unquote(path): (size, rows or 0) for path, size, rows in zip(*columns, strict=True)}
+    return {unquote(path): (size, rows) for path, size, rows in zip(*columns, strict=True)}
 
 
 def batches(folder: Folder, path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

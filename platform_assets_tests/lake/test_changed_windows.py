@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import uuid
 from pathlib import Path
 
@@ -120,3 +121,24 @@ def test_what_the_log_does_not_show_is_unknown(tmp_path: Path) -> None:
     (lake.path / "_delta_log" / f"{lake.version:020}.json").unlink()
     assert changed_windows(folder, 5, 2).unknown is not None
     assert "no longer has version" in str(changed_windows(folder, since + 1, since + 2).unknown)
+
+
+def test_a_table_that_was_restored_and_grew_again_is_another_table(tmp_path: Path) -> None:
+    lake, seed, kept = Flights(tmp_path / "lake"), random.Random(1), tmp_path / "kept"
+    folder = Folder.at(lake.path)
+    lake.load(0, flights(seed, 3))
+    shutil.copytree(lake.path, kept)
+    lake.load(1, flights(seed, 3))
+    since = lake.version
+    known = changed_windows(folder, 0).digest
+    assert not changed_windows(folder, since, digest=known)
+    shutil.rmtree(lake.path)
+    shutil.copytree(kept, lake.path)
+    for number in (2, 3):
+        lake.load(number, flights(seed, 3))
+    found = changed_windows(folder, since, digest=known)
+    assert "the table was replaced" in str(found.unknown)
+    assert found.digest != known
+    assert changes_rows(folder, since, since, digest=known)
+    (lake.path / "_delta_log" / f"{since:020}.json").unlink()
+    assert "no longer has version" in str(changed_windows(folder, since, digest=known).unknown)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
@@ -101,6 +102,42 @@ def test_a_query_that_gives_other_results_each_time_is_named(
         assert checking.compare(lake.lake, DECLARED, connection, damaged, seed=seed).columns == ("late",)
 
 
+@pytest.mark.spark
+def test_a_group_that_the_table_lacks_is_found_and_the_next_run_adds_it(
+    tmp_path: Path, connection: Callable[[], SparkSession], spark_remote: str
+) -> None:
+    lake, seed = Flights(tmp_path), random.Random(1)
+    lake.load(0, flights(seed, 30))
+    done = Updater(lake.lake, DECLARED, connection).run("run")
+    table = tmp_path / "derived" / "by_day"
+    rows = DeltaTable(table).to_pyarrow_table()
+    days = sorted(filter(None, set(rows["day"].to_pylist())))[:1]
+    write_deltalake(
+        table,
+        pa.Table.from_pylist([row for row in rows.to_pylist() if row["day"] not in days], rows.schema),
+        mode="overwrite",
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": done.made.derivation.to_json()}),
+    )
+    lacking = replace(done.made, version=done.made.version + 1)
+    group = pa.table({"day": pa.array(days, pa.date32())})
+    for replaced in (None, group):
+        found = checking.compare(lake.lake, DECLARED, connection, lacking, seed="seed", replaced=replaced)
+        assert found.columns
+        assert found.groups == len(set(rows["day"].to_pylist()))
+    (asset,) = definitions().assets or ()
+    resources = {"lake": LakeResource(root=str(tmp_path)), "spark": SparkResource(remote=spark_remote)}
+    key = dg.AssetKey(["derived", "by_day"])
+    with dg.DagsterInstance.ephemeral() as instance:
+        failed = derived_definitions.comparison_result(key, found)
+        instance.report_runless_asset_event(
+            dg.AssetCheckEvaluation(key, "equals_rebuild", passed=False, metadata={}, severity=failed.severity)
+        )
+        again = dg.materialize([asset], instance=instance, resources=resources)  # type: ignore[list-item]
+        (event,) = again.asset_materializations_for_node("derived__by_day")
+    assert event.metadata["because"].value == "the last check equals_rebuild failed"
+    assert len(DeltaTable(table).to_pyarrow_table()) == len(rows)
+
+
 def test_a_tick_requests_a_run_for_new_versions_only(tmp_path: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         lake = Flights(tmp_path)
@@ -132,10 +169,21 @@ def test_a_tick_waits_for_inputs_and_for_a_run_under_way(tmp_path: Path) -> None
         job = dg.Definitions(
             assets=[asset], resources=dict.fromkeys(("lake", "spark"), dg.ResourceDefinition.none_resource())
         )
-        instance.create_run_for_job(
-            job.resolve_implicit_global_asset_job_def(), status=dg.DagsterRunStatus.STARTED, tags=dict(request.tags)
-        )
-        assert "under way" in str(tick(lake, instance, None, NOW).skip_reason)
+        own = frozenset({dg.AssetKey(["derived", "by_day"])})
+        status = dg.DagsterRunStatus
+        for state, more in (
+            (status.STARTED, {"tags": dict(request.tags)}),
+            (status.QUEUED, {"tags": dict(request.tags)}),
+            (status.NOT_STARTED, {"asset_selection": own}),
+        ):
+            run = instance.create_run_for_job(
+                job.resolve_implicit_global_asset_job_def(),
+                status=state,
+                **more,  # type: ignore[arg-type]
+            )
+            assert "under way" in str(tick(lake, instance, None, NOW).skip_reason)
+            instance.delete_run(run.run_id)
+            assert tick(lake, instance, None, NOW).run_requests
 
 
 def test_a_failing_blocking_check_of_an_input_holds_runs_back(tmp_path: Path) -> None:

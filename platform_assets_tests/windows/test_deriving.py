@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from platform_assets.engines.deriving import AllRowsNeededError, DerivingEngine
 from platform_assets.errors import ConcurrentDerivationError, ConfigurationError, DerivedQueryError, InputMissingError
+from platform_assets.lake import derived_table
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
-from platform_assets.windows.derive.deriving import Derived, Updater
+from platform_assets.windows.derive.deriving import Derived, Updater, up_to_date
 from platform_assets_tests.conftest import SEED
 from platform_assets_tests.support.derived_lake import Flights, flights, judged, key, rows_of
 
@@ -78,7 +81,7 @@ def test_rows_of_one_day_leave_other_days_in_their_files(tmp_path: Path, connect
     run(lake, BY_DAY, connection)
     lake.load(0, lake.windows[key(0)][:1])
     done = run(lake, BY_DAY, connection).made.derivation
-    assert done.groups == {"count": 1, "values": [[str(days[0])]]}
+    assert done.groups["count"] == 1
     assert rows_of(lake.lake, "delays_by_day") == expected(lake)
     before = set(DeltaTable(tmp_path / "derived" / "delays_by_day").file_uris())
     lake.load(0, lake.windows[key(0)] * 2)
@@ -166,7 +169,8 @@ def test_by_window_gives_a_result_per_window(tmp_path: Path, connection: Connect
     lake.load(3, flights(random.Random(9), 10))
     done = run(lake, declared, connection).made.derivation
     # The old rows are not needed to know the groups.
-    assert done.groups["values"] == [[key(1)], [key(3)]]
+    assert done.groups["count"] == 2
+    assert [pair[0] for pair in done.loads["values"]] == [key(1), key(3)]
     assert rows_of(lake.lake, "late") == judged(sql, flights=lake.table())
 
 
@@ -261,3 +265,79 @@ def test_metadata_is_bounded(tmp_path: Path, connection: Connection) -> None:
     assert set(made.derivation.groups) == {"count", "digest"}
     log = (tmp_path / "derived" / "offsets" / "_delta_log" / f"{made.version:020}.json").read_text()
     assert len(json.dumps(json.loads(log.splitlines()[-1]))) < 4_000
+
+
+@pytest.mark.spark
+def test_all_rows_are_computed_after_an_input_was_restored(tmp_path: Path, connection: Connection) -> None:
+    lake, seed, kept = Flights(tmp_path / "lake"), random.Random(7), tmp_path / "kept"
+    lake.load(0, flights(seed, 20))
+    shutil.copytree(lake.path, kept)
+    before = dict(lake.windows)
+    lake.load(1, flights(seed, 20))
+    run(lake, BY_DAY, connection)
+    shutil.rmtree(lake.path)
+    shutil.copytree(kept, lake.path)
+    lake.windows = before
+    lake.load(2, flights(seed, 20))
+    # It has the version of the last run again.
+    assert up_to_date(lake.lake, BY_DAY)[1] == ("decoded/flights",)
+    assert "the table was replaced" in run(lake, BY_DAY, connection).made.derivation.because
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+
+
+@pytest.mark.spark
+def test_all_rows_are_computed_if_the_log_does_not_count_a_files_rows(tmp_path: Path, connection: Connection) -> None:
+    lake = Flights(tmp_path)
+    lake.load(0, flights(random.Random(7), 20))
+    made = run(lake, BY_DAY, connection).made
+    log = tmp_path / "derived" / "delays_by_day" / "_delta_log" / f"{made.version:020}.json"
+    text = log.read_text()
+    assert "numRecords" in text
+    log.write_text(text.replace("numRecords", "otherRecords"))
+    lake.load(1, flights(random.Random(8), 20))
+    assert "numbers of rows" in run(lake, BY_DAY, connection).made.derivation.because
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+
+
+@pytest.mark.spark
+def test_a_run_that_fails_leaves_no_files_and_changed_columns_need_all_rows(
+    tmp_path: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, folders = Flights(tmp_path), tmp_path / "derived" / "delays_by_day" / "groups"
+    lake.load(0, flights(random.Random(7), 20))
+    run(lake, BY_DAY, connection)
+    lake.load(1, flights(random.Random(8), 20))
+    before = sorted(folders.iterdir())
+
+    def fails(*_: Any) -> Any:
+        raise OSError("disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(derived_table, "written_files", fails)
+        for whole in (False, True):
+            with pytest.raises(OSError, match="disk"):
+                run(lake, BY_DAY, connection, whole=whole)
+            assert sorted(folders.iterdir()) == before
+
+    def other(*_: Any) -> Any:
+        raise AllRowsNeededError("the query has other columns now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DerivingEngine, "nullable_like", other)
+        done = run(lake, BY_DAY, connection).made.derivation
+    assert (done.extent, done.because) == ("whole", "the query has other columns now")
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+
+
+@pytest.mark.spark
+def test_the_log_has_no_values_of_text_groups(tmp_path: Path, connection: Connection) -> None:
+    lake = Flights(tmp_path)
+    declared = DerivedDeclaration(
+        DerivedRef("carriers"), {"carrier": "carrier"}, "SELECT carrier, count(*) AS n FROM decoded.flights GROUP BY 1"
+    )
+    for number in range(2):
+        lake.load(number, [{**row, "carrier": "Jane Doe"} for row in flights(random.Random(number), 5)])
+        made = run(lake, declared, connection).made
+        log = (tmp_path / "derived" / "carriers" / "_delta_log" / f"{made.version:020}.json").read_text()
+        assert "numRecords" in log
+        assert "Jane" not in log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -44,17 +45,34 @@ class Comparison:
 
 
 def compare(
-    lake: Lake, declaration: DerivedDeclaration, spark: Callable[[], SparkSession], made: Made, *, seed: str | None
+    lake: Lake,
+    declaration: DerivedDeclaration,
+    spark: Callable[[], SparkSession],
+    made: Made,
+    *,
+    seed: str | None,
+    replaced: pa.Table | None = None,
 ) -> Comparison:
     """Compute rows again from the inputs of the derivation `made`, and compare them with the table's rows.
 
-    `seed` selects a few groups; without it, all rows are compared. Raises DerivedQueryError if the table itself cannot be read.
+    `seed` selects a few groups, up to half of them from `replaced`, which a run just computed, and the others from the groups of the
+    driving table and of the derived table; without it, all rows are compared. Raises DerivedQueryError if the table itself cannot be
+    read.
     """
     engine = DerivingEngine(spark, declaration.table.name, declaration.by)
     updater = Updater(lake, declaration, spark)
+    pinned = updater.pinned_at(made.derivation)
+    groups: pa.Table | None = None
     with engine.failures():
         table = engine.read(PinnedInput(declaration.table.name, lake.table(declaration.table), made.version))
-        groups = None if seed is None else engine.sample(table, SAMPLED, seed)
+    if seed is not None:
+        try:
+            with engine.failures():
+                driving = engine.read(pinned[updater.query.driving])
+                groups = _sampled(engine.sample(table, driving, SAMPLED, seed), replaced, seed)
+        except DerivedQueryError as e:
+            return Comparison(0, 0, unknown=e.reason)
+    with engine.failures():
         mine = table if groups is None else engine.of_groups(table, groups)
         number = None if groups is None else groups.num_rows
         held = engine.digest(mine)
@@ -66,9 +84,19 @@ def compare(
         return tuple(name for name in before if again.get(name) != before[name]) or tuple(before)
 
     try:
-        return Comparison(number, held.rows, updater.rows(updater.pinned_at(made.derivation), groups, differing))
+        return Comparison(number, held.rows, updater.rows(pinned, groups, differing))
     except DerivedQueryError as e:
         return Comparison(number, held.rows, unknown=e.reason)
+
+
+def _sampled(any_groups: pa.Table, replaced: pa.Table | None, seed: str) -> pa.Table:
+    """Return distinct groups, half of them from those that were just replaced, if there are so many."""
+    if replaced is None or not replaced.num_rows:
+        return any_groups
+    chosen = sorted(random.Random(seed).sample(range(replaced.num_rows), min(SAMPLED // 2, replaced.num_rows)))
+    own = replaced.take(chosen).cast(any_groups.schema)
+    both = pa.concat_tables([own, any_groups.slice(0, SAMPLED - own.num_rows)])
+    return both.group_by(both.column_names).aggregate([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +115,7 @@ def expected(lake: Lake, declaration: DerivedDeclaration, spark: Callable[[], Sp
     handle = folder.delta()
     columns = pa.schema(handle.schema().to_arrow())
     files = derived_table.files_of(folder, handle)
-    rows = sum(count for _, count in files.values())
+    rows = sum(count or 0 for _, count in files.values())
     found = []
     for each in declaration.expect:
         problem = _problem(each, columns)

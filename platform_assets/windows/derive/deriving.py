@@ -5,19 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
-from platform_assets.engines.deriving import DerivingEngine, PinnedInput
-from platform_assets.errors import ConfigurationError, DerivedQueryError, DerivedRowsLostError, InputMissingError
+from platform_assets.engines.deriving import AllRowsNeededError, DerivingEngine, PinnedInput
+from platform_assets.errors import (
+    ConcurrentDerivationError,
+    DerivedQueryError,
+    DerivedRowsLostError,
+    InputMissingError,
+    TableRefusedError,
+)
 from platform_assets.lake import delta_log, derived_table
-from platform_assets.lake.changed_windows import ChangedWindows, changed_windows, changes_rows
+from platform_assets.lake.changed_windows import ChangedWindows, changed_windows, changes_rows, commit_digest
 from platform_assets.lake.derived_table import MOST_LISTED, Derivation, InputVersion, Made, RowsDigest
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.logs import logger
 from platform_assets.windows.derive import query
@@ -52,11 +59,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Result of a run: the table's newest derivation, and False in `is_new` if nothing had to be committed."""
+    """Result of a run: the table's newest derivation, and False in `is_new` if nothing had to be committed.
+
+    `groups` has the groups that this run replaced; None if it computed all rows.
+    """
 
     made: Made
     is_new: bool
     warnings: tuple[str, ...] = ()
+    groups: pa.Table | None = None
 
 
 class Updater:
@@ -69,9 +80,10 @@ class Updater:
         self._engine = DerivingEngine(spark, declaration.table.name, declaration.by)
         self._folder = lake.table(declaration.table)
         self._names = [each.name for each in self.query.inputs]
+        self._is_committing = False
 
-    def run(self, run_id: str, *, whole: bool = False) -> Derived:
-        """Bring the table up to date with the newest versions of its inputs. With `whole`, compute all rows.
+    def run(self, run_id: str, *, whole: bool = False, because: str = "all rows were requested") -> Derived:
+        """Bring the table up to date with the newest versions of its inputs. With `whole`, compute all rows, for the reason `because`.
 
         Raises InputMissingError, DerivedQueryError, ConfigurationError, and the errors of `derived_table.commit`.
         """
@@ -80,7 +92,7 @@ class Updater:
         pinned = self.pinned()
         last, foreign = (None, False) if handle is None else derived_table.newest(self._folder, handle.version())
         self._engine.prepare(self._records(pinned))
-        plan = Plan("all rows were requested") if whole else self._plan(last, foreign, pinned)
+        plan = Plan(because) if whole else self._plan(last, foreign, pinned)
         if (
             not plan.because
             and plan.groups is None
@@ -88,14 +100,43 @@ class Updater:
             and _versions(pinned) == last.derivation.inputs
         ):
             return Derived(last, False, self.query.warnings)
-        unique = f"{run_id[:8]}-{uuid.uuid4().hex[:12]}"
-        if plan.because:
+        if not plan.because:
+            if handle is None or last is None:
+                raise AssertionError("unreachable: all rows are computed in that case")
+            try:
+                unique = _unique(run_id)
+                with self._discarding(unique):
+                    made = self._some(handle, last.derivation, pinned, plan, unique)
+                return Derived(made, True, self.query.warnings, plan.groups)
+            except AllRowsNeededError as e:
+                plan = Plan(str(e), changes=plan.changes)
+        unique = _unique(run_id)
+        with self._discarding(unique):
             made = self._whole(handle, last, pinned, plan, unique)
-            return Derived(made, True, self.query.warnings)
-        if handle is None or last is None:
-            raise AssertionError("unreachable: all rows are computed in that case")
-        made = self._some(handle, last.derivation, pinned, plan, unique)
         return Derived(made, True, self.query.warnings)
+
+    @contextmanager
+    def _discarding(self, unique: str) -> Iterator[None]:
+        """Delete the files of a run that fails inside the block, unless its commit may have been made."""
+        self._is_committing = False
+        try:
+            yield
+        except BaseException as e:
+            if not self._is_committing or isinstance(e, ConcurrentDerivationError | TableRefusedError):
+                for name in (unique, f"{unique}-kept"):
+                    (self._folder / f"{derived_table.FOLDER}/{name}").delete()
+            raise
+
+    def _commit(
+        self,
+        handle: DeltaTable,
+        derivation: Derivation,
+        new: Sequence[derived_table.DerivedFile],
+        removed: Collection[str],
+        schema: Schema | None,
+    ) -> Made:
+        self._is_committing = True
+        return derived_table.commit(self._folder, handle, derivation, new, removed, schema)
 
     def pinned(self) -> dict[Input, PinnedInput]:
         """Return the newest version of each input. Raises InputMissingError."""
@@ -111,7 +152,8 @@ class Updater:
         """Return the number of rows of the driving table, from its log."""
         driving = pinned[self.query.driving]
         return sum(
-            rows for _, rows in derived_table.files_of(driving.folder, driving.folder.delta(driving.version)).values()
+            rows or 0
+            for _, rows in derived_table.files_of(driving.folder, driving.folder.delta(driving.version)).values()
         )
 
     def pinned_at(self, derivation: Derivation) -> dict[Input, PinnedInput]:
@@ -155,13 +197,13 @@ class Updater:
             then = before.inputs.get(ref.name)
             if then is None or then.table_id != now[ref.name].table_id:
                 return Plan(f"{ref.name} was created again")
-            if ref != self.query.driving and changes_rows(at.folder, then.version, at.version):
+            if ref != self.query.driving and changes_rows(at.folder, then.version, at.version, digest=then.digest):
                 return Plan(f"{ref.name}, which is joined, changed")
         driving, then = pinned[self.query.driving], before.inputs[self.query.driving.name]
         if isinstance(self.query.driving, DerivedRef):
-            changed = changes_rows(driving.folder, then.version, driving.version)
+            changed = changes_rows(driving.folder, then.version, driving.version, digest=then.digest)
             return Plan(f"{driving.name}, which is derived, changed" if changed else "")
-        changes = changed_windows(driving.folder, then.version, driving.version)
+        changes = changed_windows(driving.folder, then.version, driving.version, digest=then.digest)
         if changes.unknown is not None:
             return Plan(f"of {driving.name}, {changes.unknown}", changes=changes)
         return self._groups(changes, driving) if changes else Plan(changes=changes)
@@ -216,17 +258,20 @@ class Updater:
             raise DerivedRowsLostError(self._declared.table.name, f"{written.rows:,} rows were computed")
         if same:
             _log.info("all rows of %s were computed again, with the same digest", self._declared.table)
-        return derived_table.commit(self._folder, handle, derivation, new, (), schema)
+        return self._commit(handle, derivation, new, (), schema)
 
     def _some(
         self, handle: DeltaTable, last: Derivation, pinned: Mapping[Input, PinnedInput], plan: Plan, unique: str
     ) -> Made:
         if plan.groups is None or not plan.groups.num_rows:
             derivation = self._derivation(unique, pinned, plan, "nothing", RowsDigest(), RowsDigest(), last.whole)
-            return derived_table.commit(self._folder, handle, derivation, (), (), None)
+            return self._commit(handle, derivation, (), (), None)
         groups, engine, by = plan.groups, self._engine, list(self._declared.by)
-        table = PinnedInput(self._declared.table.name, self._folder, handle.version())
         files = derived_table.files_of(self._folder, handle)
+        table = PinnedInput(self._declared.table.name, self._folder, handle.version())
+        counts = {path: rows for path, (_, rows) in files.items() if rows is not None}
+        if len(counts) != len(files) or sum(counts.values()) != last.whole.rows:
+            raise AllRowsNeededError("the numbers of rows in the table's log are missing or wrong")
         below = f"{derived_table.FOLDER}/{unique}"
         with engine.failures(self._names):
             frame = engine.read(table)
@@ -236,7 +281,7 @@ class Updater:
             if len(small) > _MOST_SMALL:
                 touched |= engine.addresses(frame, self._folder, small)
             removed = set(touched)
-            kept_rows = sum(files[path][1] for path in removed) - replaced.rows
+            kept_rows = sum(counts[path] for path in removed) - replaced.rows
             schema = frame.schema
             if kept_rows:
                 engine.write(engine.kept(frame, groups, list(touched.values())), self._folder, f"{below}-kept")
@@ -246,10 +291,7 @@ class Updater:
             written = engine.digest(staged)
             strays = engine.of_groups(staged, groups, other=True).limit(1).count()
         if strays:
-            raise ConfigurationError(
-                f"the query of {self._declared.table} gave rows of other groups than those in `by`, so groups cannot be replaced "
-                "separately: select the `by` expressions themselves as the columns in `by`"
-            )
+            raise AllRowsNeededError("the query gave rows of other groups than those that changed")
         new = derived_table.written_files(self._folder, below, by)
         kept = derived_table.written_files(self._folder, f"{below}-kept", by) if kept_rows else []
         if sum(f.rows for f in kept) != kept_rows or sum(f.rows for f in new) != written.rows:
@@ -257,7 +299,7 @@ class Updater:
             raise DerivedRowsLostError(self._declared.table.name, f"{found:,} of {kept_rows:,} rows that stay")
         whole = last.whole - replaced + written
         derivation = self._derivation(unique, pinned, plan, "groups", replaced, written, whole)
-        return derived_table.commit(self._folder, handle, derivation, [*new, *kept], removed, None)
+        return self._commit(handle, derivation, [*new, *kept], removed, None)
 
     def _derivation(
         self,
@@ -279,7 +321,7 @@ class Updater:
             inputs=_versions(pinned),
             extent=extent,
             because=plan.because,
-            groups=listed(sorted(groups, key=json.dumps)),
+            groups=counted(sorted(groups, key=json.dumps)),
             loads=listed([list(pair) for pair in loads.items()]),
             replaced=replaced,
             written=written,
@@ -291,6 +333,11 @@ def listed(values: list[Any]) -> dict[str, Any]:
     """Return values for commit metadata: their number, and the values themselves, or their digest if they are too many."""
     if len(values) <= MOST_LISTED:
         return {"count": len(values), "values": values}
+    return counted(values)
+
+
+def counted(values: list[Any]) -> dict[str, Any]:
+    """Return the number of values and a digest of them, for commit metadata."""
     text = json.dumps(values, separators=(",", ":"))
     return {"count": len(values), "digest": hashlib.sha256(text.encode()).hexdigest()[:32]}
 
@@ -300,7 +347,7 @@ def _versions(pinned: Mapping[Input, PinnedInput]) -> dict[str, InputVersion]:
     for ref, at in pinned.items():
         table = at.folder.delta(at.version)
         with at.folder.reading():
-            found[ref.name] = InputVersion(at.version, str(table.metadata().id))
+            found[ref.name] = InputVersion(at.version, str(table.metadata().id), commit_digest(at.folder, at.version))
     return found
 
 
@@ -317,6 +364,18 @@ def up_to_date(lake: Lake, declaration: DerivedDeclaration) -> tuple[Made | None
     folder = lake.table(declaration.table)
     made = derived_table.newest(folder)[0] if delta_log.exists(folder) else None
     before = {} if made is None or made.derivation.declaration != declaration.digest else made.derivation.inputs
-    now = input_versions(lake, query.parsed(declaration))
-    newer = (n for n, v in now.items() if v is not None and (n not in before or before[n].version != v))
+    parsed = query.parsed(declaration)
+    now = input_versions(lake, parsed)
+    inputs = {ref.name: lake.table(ref) for ref in parsed.inputs}
+    newer = (n for n, v in now.items() if v is not None and not _is_at(before.get(n), inputs[n], v))
     return made, tuple(newer)
+
+
+def _is_at(known: InputVersion | None, folder: Folder, version: int) -> bool:
+    if known is None or known.version != version:
+        return False
+    return not known.digest or commit_digest(folder, version) in ("", known.digest)
+
+
+def _unique(run_id: str) -> str:
+    return f"{run_id[:8]}-{uuid.uuid4().hex[:12]}"
