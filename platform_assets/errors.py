@@ -1040,6 +1040,22 @@ class FoldOutcomeUnknownError(UnknownOutcome):
         )
 
 
+class StateErasureUnfinishedError(Retryable):
+    """A topic's state still holds records that are being erased, in its present files or in past ones."""
+
+    def __init__(self, topic: str, cause: str = "", *, is_declared: bool = True) -> None:
+        self.topic, self.cause, self.is_declared = topic, cause, is_declared
+        because, fix = cause, "Fix this cause"
+        if not is_declared:
+            because = f"{topic} no longer declares `state`, so its state cannot be made again"
+            fix = f"Declare `state` again, or delete the folders state/{topic} and state_deleted/{topic}"
+        super().__init__(
+            f"the erased records may still be in the files of state/{topic} or state_deleted/{topic}: "
+            f"{because.rstrip('.')}. {fix}, then run `platform-assets erase {topic}` again: it continues this erasure, "
+            "replays included."
+        )
+
+
 # --- derived tables ----------------------------------------------------------------------------------------------
 
 

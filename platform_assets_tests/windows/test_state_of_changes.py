@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from platform_assets.errors import ConcurrentFoldError, FilesLostError, StateErasureUnfinishedError
 from platform_assets.lake import state_table
 from platform_assets.ledger.decisions import Author
 from platform_assets.model.offsets import OffsetRange
@@ -27,8 +28,12 @@ def values(root: Path, topic: str) -> dict[object, object]:
     return dict(rows)
 
 
-def test_erased_records_leave_a_state_and_its_past_files(tmp_path: Path) -> None:
-    topic = MadeTopic(tmp_path)
+AUTHOR = Author("tester", "asked to")
+
+
+def folded(root: Path) -> tuple[MadeTopic, TopicState]:
+    """Return a topic whose state has the value `secret`, at offset 2, and its state."""
+    topic = MadeTopic(root)
     topic.declaration = replace(topic.declaration, state=DECLARED)
     windows = topic.seal([{0: [(b"a", b"older"), (b"b", b"other")]}, {0: [(b"a", b"secret"), (b"c", b"new")]}])
     topic.fill(windows)
@@ -37,11 +42,19 @@ def test_erased_records_leave_a_state_and_its_past_files(tmp_path: Path) -> None
     for window in reversed(windows):
         changer.make(window.key)
         state.fold()
-    assert values(tmp_path, topic.topic) == {"a": "secret", "b": "other", "c": "new"}
-    topic.erasure.record(topic.erasure.at_offsets({0: (OffsetRange(2, 3),)}), author := Author("tester", "asked to"))
-    topic.erasure.run(author)
-    assert state.pending().erases
-    state.fold()
+    assert values(root, topic.topic) == {"a": "secret", "b": "other", "c": "new"}
+    return topic, state
+
+
+def erase(topic: MadeTopic, start: int, end: int) -> None:
+    topic.erasure.record(topic.erasure.at_offsets({0: (OffsetRange(start, end),)}), AUTHOR)
+    topic.erasure.run(AUTHOR)
+
+
+def test_erased_records_leave_a_state_and_its_past_files(tmp_path: Path) -> None:
+    topic, state = folded(tmp_path)
+    erase(topic, 2, 3)
+    assert state.pending().windows == ()
     assert values(tmp_path, topic.topic) == {"a": "older", "b": "other", "c": "new"}
     assert not found_in(tmp_path, b"secret")
     assert state.compare().is_equal
@@ -76,3 +89,68 @@ def test_a_requested_rebuild_deletes_past_files(tmp_path: Path) -> None:
     made.state().fold()
     made.state().fold(rebuild=True)
     assert len(list((tmp_path / "state").rglob("folds/*/*.parquet"))) == 1
+
+
+def test_erasing_a_record_that_only_past_files_have_deletes_them(tmp_path: Path) -> None:
+    topic = MadeTopic(tmp_path)
+    topic.declaration = replace(topic.declaration, state=DECLARED)
+    windows = topic.seal([{0: [(b"a", b"secret")]}, {0: [(b"a", b"newer")]}])
+    topic.fill(windows)
+    state = TopicState(topic.topic, DECLARED, topic.ledger.lake)
+    for window in windows:
+        WindowChanger(topic.declaration, topic.ledger).make(window.key)
+        state.fold()
+    assert found_in(tmp_path / "state", b"secret")
+    erase(topic, 0, 1)
+    assert values(tmp_path, topic.topic) == {"a": "newer"}
+    assert not found_in(tmp_path, b"secret")
+
+
+def test_a_failed_fold_leaves_the_erasure_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, _ = folded(tmp_path)
+
+    def fails(*_: object, **__: object) -> None:
+        raise FilesLostError("changes/people", "a-window", "lost.parquet")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TopicState, "fold", fails)
+        with pytest.raises(StateErasureUnfinishedError, match=r"lost\.parquet.*`platform-assets erase people` again"):
+            erase(topic, 2, 3)
+    assert found_in(tmp_path / "state", b"secret")
+    topic.erasure.run(AUTHOR)
+    assert not found_in(tmp_path, b"secret")
+
+
+def test_an_erasure_folds_again_after_another_fold_was_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, state = folded(tmp_path)
+    fold, races = TopicState.fold, iter([True, True, False])
+
+    def raced(self: TopicState, **options: Any) -> object:
+        if next(races):
+            raise ConcurrentFoldError("state/people")
+        return fold(self, **options)
+
+    monkeypatch.setattr(TopicState, "fold", raced)
+    erase(topic, 2, 3)
+    assert not found_in(tmp_path, b"secret")
+    assert state.compare().is_equal
+
+
+def test_a_state_that_is_no_longer_declared_is_not_forgotten(tmp_path: Path) -> None:
+    topic, _ = folded(tmp_path)
+    topic.declaration = replace(topic.declaration, state=None)
+    with pytest.raises(StateErasureUnfinishedError, match="Declare `state` again, or delete the folders state/people"):
+        erase(topic, 2, 3)
+    topic.declaration = replace(topic.declaration, state=DECLARED)
+    topic.erasure.run(AUTHOR)
+    assert not found_in(tmp_path, b"secret")
+
+
+def test_an_erasure_makes_no_state_that_does_not_exist(tmp_path: Path) -> None:
+    topic = MadeTopic(tmp_path)
+    topic.declaration = replace(topic.declaration, state=DECLARED)
+    (window,) = topic.seal([{0: [(b"a", b"secret")]}])
+    topic.fill([window])
+    WindowChanger(topic.declaration, topic.ledger).make(window.key)
+    erase(topic, 0, 1)
+    assert not (tmp_path / "state").exists()

@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from platform_assets.errors import (
+    ConcurrentFoldError,
     ConcurrentLoadError,
     ConfigurationError,
     FilesLostError,
     PlatformError,
+    StateErasureUnfinishedError,
     UnerasedReplay,
 )
-from platform_assets.lake import holdings, load_log, rows
+from platform_assets.lake import delta_log, holdings, load_log, rows
 from platform_assets.lake.leftovers import delete_overtaken
 from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Author, Decision
@@ -47,6 +49,7 @@ from platform_assets.windows.erase.outcome import Done, Left, Selected
 from platform_assets.windows.erase.returned import receipts_of_rows
 from platform_assets.windows.erase.searching import Unread
 from platform_assets.windows.proved_files import forget_unnamed, recognised
+from platform_assets.windows.state.folding import TopicState
 
 _log = logger(__name__)
 
@@ -266,6 +269,7 @@ class Erasure:
             for name, number in more.items():
                 counts[name] = counts.get(name, 0) + number
         self._make_changes(sorted({*windows} - {*failed}))
+        self._make_state(is_needed=bool(windows))
         self._delete_overtaken(eraser, uncompared)
         for table in eraser.tables if windows else ():
             forget_unnamed(self.ledger.lake, table)
@@ -283,6 +287,27 @@ class Erasure:
                 changer.make(key)
             except PlatformError as e:
                 _log.warning("%s: the changes of window %s will be made again later: %s", changes, key, e)
+
+    def _make_state(self, *, is_needed: bool) -> None:
+        """Make the topic's state from all changes, and delete its past files, if it exists. Without `is_needed`, do so
+        only if records were erased from the changes since the last fold. Raises StateErasureUnfinishedError."""
+        lake, declared = self.ledger.lake, self.declaration.state
+        if not any(delta_log.exists(lake.root / kind / self.topic) for kind in ("state", "state_deleted")):
+            return
+        if declared is None:
+            if is_needed:
+                raise StateErasureUnfinishedError(self.topic, is_declared=False)
+            return
+        state = TopicState(self.topic, declared, lake, self.run_id)
+        for attempt in range(_RACES):
+            try:
+                if is_needed or state.pending().erases:
+                    made = state.fold(rebuild=True)
+                    self.progress(f"state/{self.topic}: {made.rows:,} rows made again")
+                return
+            except PlatformError as e:
+                if not isinstance(e, ConcurrentFoldError) or attempt == _RACES - 1:
+                    raise StateErasureUnfinishedError(self.topic, str(e)) from e
 
     def replays_left(self) -> list[str]:
         """Return the names of replays from which an erasure has not removed all records yet."""

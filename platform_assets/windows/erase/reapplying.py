@@ -9,7 +9,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from platform_assets.errors import ErasureUnfinishedError, ReplayErasureUnfinishedError, UnreadableFilesLeftError
+from platform_assets.errors import (
+    ErasureUnfinishedError,
+    ReplayErasureUnfinishedError,
+    StateErasureUnfinishedError,
+    UnreadableFilesLeftError,
+)
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Author, Decision
@@ -20,6 +25,12 @@ from platform_assets.windows.erase.erasure import Erasure
 
 _log = logger(__name__)
 _FILE: Final = "erasures.json"
+_UNFINISHED: Final = (
+    ErasureUnfinishedError,
+    ReplayErasureUnfinishedError,
+    StateErasureUnfinishedError,
+    UnreadableFilesLeftError,
+)
 _AUTHOR: Final = Author("platform-assets restore", "erased before, but brought back by a restore that ended early")
 _unfinished: dict[Lake, dict[str, list[Decision]]] = {}
 """Erasures that `remember` stored and that are not applied yet, by lake and topic. Each process reads them only once,
@@ -129,7 +140,7 @@ def reapply(
             continue
         try:
             done.append(Reapplied(topic, erasure.run(author).rows))
-        except (ErasureUnfinishedError, ReplayErasureUnfinishedError, UnreadableFilesLeftError) as e:
+        except _UNFINISHED as e:
             done.append(Reapplied(topic, {}, str(e)))
     if topics is None:
         _keep(lake, ())
