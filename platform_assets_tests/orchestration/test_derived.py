@@ -173,13 +173,13 @@ def test_a_tick_waits_for_inputs_and_for_a_run_under_way(tmp_path: Path) -> None
         status = dg.DagsterRunStatus
         for state, more in (
             (status.STARTED, {"tags": dict(request.tags)}),
-            (status.QUEUED, {"tags": dict(request.tags)}),
+            (status.NOT_STARTED, {"tags": dict(request.tags)}),
             (status.NOT_STARTED, {"asset_selection": own}),
         ):
             run = instance.create_run_for_job(
                 job.resolve_implicit_global_asset_job_def(),
                 status=state,
-                **more,  # type: ignore[arg-type]
+                **more,
             )
             assert "under way" in str(tick(lake, instance, None, NOW).skip_reason)
             instance.delete_run(run.run_id)
