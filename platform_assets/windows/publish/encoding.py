@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from hashlib import sha256
 from math import isfinite
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ OWN_COLUMNS: Final = frozenset(
 """Columns of the platform, which a JSON object has only if the declaration names them."""
 _NEEDS_ESCAPES: Final = r'["\\\x00-\x1f\x7f]'
 _NULL: Final = "null"
+_VERSION: Final = 1
+"""Changes whenever the same rows give other keys, values or headers."""
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -72,6 +75,15 @@ class Encoder:
         wanted = [c for part in parts for c in self._of(part)] + [c for _, c in self.declaration.headers]
         wanted += [TOMBSTONE] if TOMBSTONE in self.schema.names else []
         return list(dict.fromkeys(wanted))
+
+    @property
+    def digest(self) -> str:
+        """A digest of everything that decides which records the same rows give: of the declaration, the types of the
+        columns and this encoder's version."""
+        d = self.declaration
+        form = (d.key, d.value, d.headers, d.tombstones, d.decimals, d.non_finite)
+        columns = [(name, str(self.schema.field(name).type)) for name in self.columns]
+        return sha256(repr((_VERSION, form, columns)).encode()).hexdigest()[:32]
 
     def encode(self, rows: pa.Table) -> Encoded:
         """Encode the rows. Raises UnpublishableRowError if a number is not finite and the declaration refuses it."""

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.errors import PublishingInterruptedError
+from platform_assets.errors import ConfigurationError, PublishingInterruptedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.publisher import Headers, Record, Session, Target
 from platform_assets.lake import decoded_table
@@ -45,12 +45,13 @@ Content = tuple[bytes | None, bytes | None, Headers]
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a window is published: `sent` of `total` records that publish `load`. With a `base`, these records are the
-    differences to that earlier load."""
+    differences to that earlier load. `digest` is the encoder's, and empty in records of earlier versions."""
 
     load: Load
     base: Load | None
     sent: int
     total: int
+    digest: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -64,6 +65,7 @@ class Progress:
             "base": self.base and _fields(self.base),
             "sent": self.sent,
             "total": self.total,
+            "digest": self.digest,
         }
         return json.dumps({"version": _VERSION, **fields}, separators=(",", ":")).encode()
 
@@ -72,7 +74,13 @@ class Progress:
         """Parse the value of a progress record."""
         fields = json.loads(value)
         base = fields["base"]
-        return cls(Load(*fields["load"]), None if base is None else Load(*base), fields["sent"], fields["total"])
+        return cls(
+            Load(*fields["load"]),
+            None if base is None else Load(*base),
+            fields["sent"],
+            fields["total"],
+            fields.get("digest", ""),
+        )
 
 
 def _fields(load: Load) -> list[Any]:
@@ -226,10 +234,13 @@ class Publisher:
                     load = _load_of(receipts[key])
                     if before is not None and (before.load.load_id == load.load_id or key not in plan.again):
                         break
-                    state = Progress(load, None if before is None else before.load, 0, 0)
+                    state = Progress(load, None if before is None else before.load, 0, 0, encoder.digest)
                 else:
                     state = before
+                    self._check_form(key, state, encoder)
                 records, total, silent = self._records(encoder, key, state)
+                if state is before and state.total != total:
+                    raise self._refusal(key, state, f"it has {total:,} records now")
                 lacking += silent if state is not before else 0
                 state = replace(state, total=total)
                 if not total:
@@ -246,6 +257,21 @@ class Publisher:
                         commit()
         if states:
             commit()
+
+    def _check_form(self, key: str, state: Progress, encoder: Encoder) -> None:
+        """Refuse to finish a load in another form than it was begun in: its ordinals would name other records."""
+        if state.digest not in ("", encoder.digest):
+            cause = (
+                "the declaration, the types of the published columns or the version of the platform has changed since"
+            )
+            raise self._refusal(key, state, cause)
+
+    def _refusal(self, key: str, state: Progress, cause: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.declaration.name}: load {state.load.load_id} of window {key} is published in part, {state.sent:,} of "
+            f"{state.total:,} records, and cannot be finished: {cause}. Restore the declaration and the table's columns, "
+            "publish, and change them after that; or publish to a new topic."
+        )
 
     def _records(
         self, encoder: Encoder, key: str, state: Progress
