@@ -8,7 +8,6 @@ order in which rows were sent.
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -24,33 +23,41 @@ from platform_assets.windows.publish.publishing import Plan, Progress, Publisher
 CHECK: Final = "published_once"
 _PATIENCE: Final = 30.0
 _NAMED: Final = 10
+_KEPT: Final = 100
 
 
 @dataclass
 class Evidence:
     """Contents of the topic: numbers of records, windows and deleted offsets, and everything that is wrong.
 
-    `problems` names records that were sent twice, are missing, foreign, different or out of order. `not_read` are
-    reasons why something could not be compared.
+    `problems` names records that were sent twice, are missing, foreign, different or out of order: the first of them, and
+    `wrong` is how many there are. `not_read` are reasons why something could not be compared.
     """
 
     records: int = 0
     windows: int = 0
     deleted: int = 0
     problems: list[str] = field(default_factory=list)
+    wrong: int = 0
     not_read: list[str] = field(default_factory=list)
     plan: Plan = field(default_factory=Plan)
+
+    def object_to(self, problem: str) -> None:
+        """Count a problem, and keep its text if there are not too many."""
+        self.wrong += 1
+        if len(self.problems) < _KEPT:
+            self.problems.append(problem)
 
     @property
     def passed(self) -> bool:
         """True if nothing is wrong. What could not be read does not count as wrong."""
-        return not self.problems
+        return not self.wrong
 
     @property
     def headline(self) -> str:
         """The outcome in one sentence."""
         if self.problems:
-            more = f" And {len(self.problems) - _NAMED} more." if len(self.problems) > _NAMED else ""
+            more = f" And {self.wrong - _NAMED:,} more." if self.wrong > _NAMED else ""
             return "; ".join(self.problems[:_NAMED]) + "." + more
         text = (
             f"{self.records:,} records of {self.windows:,} windows are on the topic once, in order, and as in the table"
@@ -62,30 +69,62 @@ class Evidence:
 
 @dataclass
 class _Window:
-    """Records of one window: a hash of key and value for each ordinal of the first load, and later changes by place."""
+    """Records of one window: which ordinals of which loads were read, and the newest record of each place as (rank of
+    its load, ordinal, hash of key and value; None if removed). `sizes` are the numbers of records of the loads for which
+    they are known."""
 
-    first: dict[str, array[int]] = field(default_factory=dict)
-    changes: set[tuple[str, int, str]] = field(default_factory=set)
-    by_place: dict[tuple[int, int], int | None] = field(default_factory=dict)
+    sizes: Mapping[str, int]
+    ranks: Mapping[str, int]
+    dense: dict[str, bytearray] = field(default_factory=dict)
+    sparse: set[tuple[str, int]] = field(default_factory=set)
+    by_place: dict[tuple[int, int], tuple[int, int, int | None]] = field(default_factory=dict)
 
+    def mark(self, load_id: str, ordinal: int) -> bool:
+        """Note that a record was read. Return False if it was read before."""
+        if (size := self.sizes.get(load_id)) is None:
+            # The memory depends on the number of records that were read, not on the ordinals that they claim.
+            known = (load_id, ordinal) in self.sparse
+            self.sparse.add((load_id, ordinal))
+            return not known
+        seen = self.dense.setdefault(load_id, bytearray(size))
+        known, seen[ordinal] = bool(seen[ordinal]), 1
+        return not known
 
-_ABSENT: Final = -(2**63)
+    def unread(self, load_id: str, start: int, end: int) -> int:
+        """Return how many records of a load with ordinals in `[start, end)` were not read."""
+        if load_id in self.sizes:
+            return (end - start) - sum(self.dense.get(load_id, b"")[start:end])
+        return sum((load_id, ordinal) not in self.sparse for ordinal in range(start, end))
+
+    def keep(self, at: tuple[int, int], load_id: str, ordinal: int, kind: str, value: int | None) -> None:
+        """Keep a record if no newer one of the same place was read. Partitions are read one after the other, so the
+        order of reading says nothing: a key may move between partitions, and records without a key are anywhere."""
+        # Only the first load of a window sends rows.
+        newest = (-1 if kind == "row" else self.ranks.get(load_id, 0), ordinal)
+        held = self.by_place.get(at)
+        if held is None or held[:2] < newest:
+            self.by_place[at] = (*newest, value)
 
 
 def gather(
     publisher: Publisher,
     progress: Callable[[str], None] = lambda text: None,
     since: Mapping[int, int] | None = None,
+    before: Mapping[str, Progress] | None = None,
 ) -> Evidence:
     """Read the whole topic, and hold it against the table; with `since`, only the records from these offsets on, by
-    partition, and their rows. Raises the errors of Cluster and Ledger."""
+    partition. Then `before` is the progress of that time, and every record that was sent after it must be there. Raises
+    the errors of Cluster and Ledger."""
     d, found = publisher.declaration, Evidence()
     found.plan = publisher.plan()
     state = publisher.cluster.topic(d.topic)
     known = publisher.known(state.topic_id)
     starts = {p: f.offset for p, f in publisher.cluster.log_starts(state).items()}
     ends = {p: f.offset for p, f in publisher.cluster.last_stable_offsets(state).items()}
+    # A publisher may be at work: its records are known before the ends were read, or after.
+    sizes = _sizes(publisher.known(state.topic_id))
     found.deleted = sum(starts.values())
+    is_cut = any(start > (since or {}).get(p, 0) for p, start in starts.items())
     if since is not None:
         starts = {p: max(start, since.get(p, start)) for p, start in starts.items()}
     windows: dict[str, _Window] = {}
@@ -99,23 +138,74 @@ def gather(
             identity = _identity(message)
             place = f"partition {partition} offset {message.offset()}"
             if identity is None or identity[0] != d.table.name:
-                found.problems.append(f"{place} has a record that published/{d.topic} did not send")
+                found.object_to(f"{place} has a record that {d.name} did not send")
                 continue
             _, key, ordinal, kind, at, load_id = identity
-            window = windows.setdefault(key, _Window())
-            value = None if kind == "removed" else _hash(message.key(), message.value())
+            if key not in sizes:
+                found.object_to(f"{place} has a record of window {key}, which the progress does not know")
+                continue
+            if (window := windows.get(key)) is None:
+                window = windows[key] = _Window(sizes[key], _ranks(publisher, key, known.get(key)))
+            if not 0 <= ordinal < window.sizes.get(load_id, 2**63):
+                found.object_to(f"{place} has record {ordinal} of load {load_id} of window {key}, which was never sent")
+                continue
             if kind == "row":
                 if (key, ordinal) <= last:
-                    found.problems.append(f"{place}: row {ordinal} of window {key} follows row {last[1]} of {last[0]}")
+                    found.object_to(f"{place}: row {ordinal} of window {key} follows row {last[1]} of {last[0]}")
                 last = (key, ordinal)
-                _first(window, known.get(key), load_id, ordinal, value or 0, place, key, found)
-            elif (load_id, ordinal, kind) in window.changes:
-                found.problems.append(f"{place}: change {ordinal} of load {load_id} of window {key} was sent twice")
-            window.changes.add((load_id, ordinal, kind)) if kind != "row" else None
-            window.by_place[at] = value
-    _compare(publisher, known, windows, found, progress, whole=since is None)
+            if not window.mark(load_id, ordinal):
+                what = "row" if kind == "row" else "change"
+                found.object_to(f"{place}: {what} {ordinal} of load {load_id} of window {key} was sent twice")
+            value = None if kind == "removed" else _hash(message.key(), message.value())
+            window.keep(at, load_id, ordinal, kind, value)
+    if since is not None and before is not None:
+        _require(known, before, windows, found, is_cut=is_cut)
+    _compare(publisher, known, windows, found, progress, whole=since is None, is_cut=is_cut)
     found.windows = len(windows)
     return found
+
+
+def _sizes(known: Mapping[str, Progress]) -> dict[str, dict[str, int]]:
+    """Return the number of records of each window's newest load. For earlier loads, it is not known."""
+    return {key: {p.load.load_id: p.total} for key, p in known.items()}
+
+
+def _ranks(publisher: Publisher, key: str, state: Progress | None) -> dict[str, int]:
+    """Return the table versions of the loads of a window, by id; empty if only one load was ever published."""
+    if state is None or state.base is None:
+        return {}
+    past = publisher.ledger.past_loads(publisher.declaration.table, key)
+    newest = {load.load_id: load.version for load in (state.base, state.load)}
+    return {**{load_id: version for version, load_id in past}, **newest}
+
+
+def _require(
+    known: Mapping[str, Progress],
+    before: Mapping[str, Progress],
+    windows: Mapping[str, _Window],
+    found: Evidence,
+    *,
+    is_cut: bool,
+) -> None:
+    """Require every record that was sent between two states of the progress."""
+    for key, state in sorted(known.items()):
+        old, sent = before.get(key), list[tuple[str, int, int]]()
+        if old is None or old.load.load_id != state.load.load_id:
+            if old is not None and not old.is_complete:
+                sent.append((old.load.load_id, old.sent, old.total))
+            sent.append((state.load.load_id, 0, state.sent))
+        else:
+            sent.append((state.load.load_id, old.sent, state.sent))
+        for load_id, start, end in sent:
+            window = windows.get(key)
+            unread = end - start if window is None else window.unread(load_id, start, end)
+            if not unread:
+                continue
+            text = f"window {key}: {unread:,} of the records [{start}, {end}) of load {load_id} are missing"
+            if is_cut:
+                found.not_read.append(f"{text}: Kafka may have deleted them")
+            else:
+                found.object_to(text)
 
 
 def _identity(message: Any) -> tuple[str, str, int, str, tuple[int, int], str] | None:
@@ -131,26 +221,6 @@ def _hash(key: bytes | None, value: bytes | None) -> int:
     return hash((key, value))
 
 
-def _first(
-    window: _Window,
-    state: Progress | None,
-    load_id: str,
-    ordinal: int,
-    value: int,
-    place: str,
-    key: str,
-    found: Evidence,
-) -> None:
-    seen = window.first.setdefault(load_id, array("q"))
-    while len(seen) <= ordinal:
-        seen.append(_ABSENT)
-    if seen[ordinal] != _ABSENT:
-        found.problems.append(f"{place}: row {ordinal} of load {load_id} of window {key} was sent twice")
-    seen[ordinal] = value
-    if state is None:
-        found.problems.append(f"{place} has a row of window {key}, which the progress does not know")
-
-
 def _compare(
     publisher: Publisher,
     known: Mapping[str, Progress],
@@ -159,6 +229,7 @@ def _compare(
     progress: Callable[[str], None],
     *,
     whole: bool,
+    is_cut: bool,
 ) -> None:
     """Compare the state that a reader of the topic has in the end with the rows of the load that is published. Without
     `whole`, only records that were read are compared, and rows of windows that were read from their first row on."""
@@ -167,7 +238,8 @@ def _compare(
         if not whole and key not in windows:
             continue
         progress(f"comparing window {key} with the topic")
-        held = {at: value for at, value in windows.get(key, _Window()).by_place.items() if value is not None}
+        read = windows[key].by_place if key in windows else {}
+        held = {at: value for at, (_, _, value) in read.items() if value is not None}
         if not state.is_complete:
             found.not_read.append(f"window {key} is published in part")
             continue
@@ -177,31 +249,21 @@ def _compare(
             found.not_read.append(str(e))
             continue
         expected = {at: _hash(*content[:2]) for at, content in rows.items()}
-        if not whole and not _is_complete(windows[key], state):
-            read = windows[key].by_place
+        if not whole and (state.base is not None or windows[key].unread(state.load.load_id, 0, state.total)):
             expected = {at: value for at, value in expected.items() if at in read}
         missing = expected.keys() - held.keys()
-        if found.deleted and missing:
+        if is_cut and missing:
             found.not_read.append(f"window {key}: Kafka may have deleted {len(missing):,} of its records")
         elif missing:
-            found.problems.append(f"window {key}: {len(missing):,} rows are missing, for example {min(missing)}")
+            found.object_to(f"window {key}: {len(missing):,} rows are missing, for example {min(missing)}")
         if more := held.keys() - expected.keys():
             unannounced = "" if d.tombstones else " (rows that were deleted later, which `tombstones` would announce)"
-            target = found.problems if d.tombstones else found.not_read
-            target.append(f"window {key}: {len(more):,} records have no row{unannounced}, for example {min(more)}")
+            target = found.object_to if d.tombstones else found.not_read.append
+            target(f"window {key}: {len(more):,} records have no row{unannounced}, for example {min(more)}")
         if different := [at for at in expected.keys() & held.keys() if expected[at] != held[at]]:
-            found.problems.append(
+            found.object_to(
                 f"window {key}: {len(different):,} records differ from their rows, such as {min(different)}"
             )
-
-
-def _is_complete(window: _Window, state: Progress) -> bool:
-    """Return True if every row of the load that the window began with was read."""
-    return (
-        state.base is None
-        and len(window.first.get(state.load.load_id, ())) == state.total
-        and all(value != _ABSENT for value in window.first.get(state.load.load_id, ()))
-    )
 
 
 def _messages(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> Iterator[Any]:

@@ -79,6 +79,7 @@ def audit_published(topic: str, *, as_json: bool) -> int:
                 "windows": found.windows,
                 "behind": found.plan.behind,
                 "problems": found.problems,
+                "problem_count": found.wrong,
                 "reasons": reasons,
             }
         )
