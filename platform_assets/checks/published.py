@@ -102,7 +102,7 @@ class _Window:
         # Only the first load of a window sends rows.
         newest = (-1 if kind == "row" else self.ranks.get(load_id, 0), ordinal)
         held = self.by_place.get(at)
-        if held is None or held[:2] < newest:
+        if held is None or held[:2] <= newest:
             self.by_place[at] = (*newest, value)
 
 

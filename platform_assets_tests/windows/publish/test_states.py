@@ -215,7 +215,7 @@ def test_the_newest_record_of_a_row_wins_in_whatever_partition_it_is(
     made.load([order(n) for n in range(10)])
     (window,) = made.windows
     places = [(p, o) for p, r in sorted(window.ranges.items()) for o in range(r.start, r.end)]
-    kept = {p: [o for q, o in places if q == p] for p in window.ranges}
+    kept = {p: [o for q, o in places if q == p] for p, _ in window.ranges.items()}
     raw: dict[str, Any] = {"table": made.declaration.raw_table, "key": None, "value": Part("bytes", ("value",))}
     # The first ten records are rows, then there are three changes of each of two loads.
     log = Log(partition_of=lambda number: partitions[0 if number < 10 else 1 if number < 13 else 2])
