@@ -110,13 +110,15 @@ def build(
             # Rows that were found to be wrong may be in any group.
             whole, because = True, f"the last check {EQUALS_REBUILD} failed"
         updater = deriving.Updater(found, declaration, spark.session)
-        done = updater.run(context.run_id, whole=whole, because=because)
+        done = updater.run(context.run.run_id, whole=whole, because=because)
         for warning in done.warnings:
             context.log.warning(line(warning))
         made = done.made
         if made.derivation.because:
             context.log.info(line(f"all rows of {declaration.table} were computed: {made.derivation.because}"))
-        compared = checking.compare(found, declaration, spark.session, made, seed=context.run_id, replaced=done.groups)
+        compared = checking.compare(
+            found, declaration, spark.session, made, seed=context.run.run_id, replaced=done.groups
+        )
         expected = checking.expected(found, declaration, spark.session)
         return dg.MaterializeResult(
             asset_key=key,
