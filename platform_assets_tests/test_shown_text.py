@@ -84,6 +84,16 @@ EXCEPTIONS: Final = {
         "lake/decoded_table.py",
         "description or f'Records of Kafka topic {topic} as typed rows; those that could not be decoded are in dead_letters/{topic}'",
     ): "of a Delta table",
+    (
+        "components/derived_table.py",
+        "self.description",
+    ): "Markdown that the owner of the table's YAML writes on purpose",
+    ("lake/derived_table.py", "f'Derived table {table.short}'"): "of a Delta table",
+    (
+        "orchestration/derived_definitions.py",
+        "(description or markdown(f\"Result of a query over {', '.join((each.name for each in parsed.inputs))}.\"))"
+        " + '\\n\\n```sql\\n' + declaration.sql.replace('```', '` ` `') + '\\n```'",
+    ): "the owner's Markdown, or escaped names; then the owner's SQL, which cannot end its code block",
     ("lake/state_table.py", "description"): "of a Delta table",
     ("windows/state/folding.py", "f'{what} of Kafka topic {self.topic}'"): "of a Delta table",
     ("ledger/decisions.py", "(__doc__ or '').splitlines()[0]"): "a constant",
