@@ -1,8 +1,8 @@
 """Evidence that a topic holds the rows of a table exactly once.
 
-A plain read_committed consumer, which shares nothing with the publisher, reads every committed record up to the last
-stable offsets. Its records are held against the progress, against the table's rows of the same loads, and against the
-order in which rows were sent.
+A plain read_committed consumer reads every committed record up to the last stable offsets. Its records are compared
+with the progress, with the table's rows of the same loads, and with the order in which rows were sent. The publisher's
+own encoder makes the expected rows, so this does not judge the encoding of values.
 """
 
 from __future__ import annotations

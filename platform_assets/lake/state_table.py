@@ -42,7 +42,7 @@ BOUNDED: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", parquet.
 _LEFT_OUT: Final = ("topic_id", DELETED)
 _PLACE: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", "generation")
 RETENTION: Final = timedelta(days=1)
-"""Time for which files of past versions are kept. Each fold writes all files anew, so a week would take much space."""
+"""Time for which files of past versions are kept. Each fold rewrites all files, so a week would take much space."""
 BELOW: Final = "folds"
 """The folder of all files, below a table's folder."""
 
