@@ -18,13 +18,24 @@ _VERIFIER: Final = b"endpoint-verifier"
 
 
 def listening(record: ProcessRecord) -> set[tuple[str, int]]:
-    """Return the address and port of each TCP socket on which a service or one of its descendants listens."""
-    return {
-        (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
-        for process in family(record)
-        for connection in process.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    """Return the address and port of each TCP socket on which a service or one of its descendants listens.
+
+    A descendant, such as a worker of Spark, may end during the call; it has no sockets then.
+    """
+    found = set()
+    for process in family(record):
+        try:
+            connections = process.net_connections("tcp")
+        except psutil.NoSuchProcess:
+            if process.pid == record.pid:
+                raise
+            continue
+        found |= {
+            (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
+            for connection in connections
+            if connection.status == psutil.CONN_LISTEN
+        }
+    return found
 
 
 def answers_to_a_stranger(port: int, times: int = 2) -> list[bytes]:

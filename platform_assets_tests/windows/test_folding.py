@@ -132,8 +132,12 @@ def test_a_refused_fold_leaves_no_files(made: MadeChanges, tmp_path: Path) -> No
     made.load(A, [change(1, A, 0, "x")])
     made.state().fold()
     made.load(B, [change(1, B, 5, "y"), change(2, B, 6, None)])
-    with pytest.raises(CrashedError):
-        made.state(crashing("state_deleted")).fold()
+
+    def refused(step: str) -> None:
+        raise ConcurrentFoldError(step)
+
+    with pytest.raises(ConcurrentFoldError):
+        made.state(refused).fold()
     for kind, files in (("state", 1), ("state_deleted", 0)):
         assert len(list((tmp_path / kind).rglob("bucket-*.parquet"))) == files
 

@@ -49,7 +49,6 @@ from platform_assets.windows.erase.outcome import Done, Left, Selected
 from platform_assets.windows.erase.returned import receipts_of_rows
 from platform_assets.windows.erase.searching import Unread
 from platform_assets.windows.proved_files import forget_unnamed, recognised
-from platform_assets.windows.state.folding import TopicState
 
 _log = logger(__name__)
 
@@ -298,6 +297,9 @@ class Erasure:
             if is_needed:
                 raise StateErasureUnfinishedError(self.topic, is_declared=False)
             return
+        # Imported here because it loads compiled code, which a code location does not need.
+        from platform_assets.windows.state.folding import TopicState
+
         state = TopicState(self.topic, declared, lake, self.run_id)
         for attempt in range(_RACES):
             try:
