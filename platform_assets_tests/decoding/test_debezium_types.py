@@ -8,22 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from platform_assets.decoding.debezium import decoder
 from platform_assets.model.decoding import FormatSpec
-from platform_assets.services import brokers, platform
-from platform_assets.services.broker import BrokerSettings
-from platform_assets.services.platform import UpOptions
+from platform_assets_tests.support.database_services import DatabaseServices, database_services
 from platform_assets_tests.support.decoding import decoded
 from testbed import postgres
 from testbed.debezium import connector
-from testbed.homes import home_at, service_environment
-from testbed.postgres import Postgres
 
 pytestmark = [
     pytest.mark.cluster,
@@ -93,28 +87,18 @@ ROWS = max(len(each.values) for each in COLUMNS.values())
 
 
 @pytest.fixture(scope="module")
-def services() -> Iterator[tuple[Postgres, Path, str]]:
+def services() -> Iterator[DatabaseServices]:
     """Provide a database, a folder and the address of a broker of their own."""
-    with TemporaryDirectory(dir="/tmp") as folder:
-        root = Path(folder)
-        root.chmod(0o755)
-        home = home_at(root / "home")
-        environ = service_environment()
-        try:
-            options = UpOptions(services=("kafka",), broker=BrokerSettings())
-            platform.up(home, options, report=lambda _: None, environ=environ)
-            with postgres.server(root, wal_level="logical") as server:
-                yield server, root, brokers.remembered_addresses(home)
-        finally:
-            platform.down(home, report=lambda _: None)
+    with database_services() as found:
+        yield found
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_each_type_is_what_postgres_says(services: tuple[Postgres, Path, str], mode: str) -> None:
-    import psycopg2  # type: ignore[import-untyped]
+def test_each_type_is_what_postgres_says(services: DatabaseServices, mode: str) -> None:
+    import psycopg2
 
-    server, root, bootstrap = services
-    database = server.database(mode)
+    root, bootstrap = services.folder, services.bootstrap
+    database = services.server.database(mode)
     connection = psycopg2.connect(database)
     connection.autocommit = True
     try:
@@ -127,7 +111,7 @@ def test_each_type_is_what_postgres_says(services: tuple[Postgres, Path, str], m
         _insert(cursor, 0)  # read by the snapshot
         settings = {"topic.prefix": mode, "slot.name": mode, **MODES[mode]}
         converter = {".schemas.enable": str(mode == "connect").lower()}
-        with connector(home_at(root / "home"), root / mode, bootstrap, database, settings, converter):
+        with connector(services.home, root / mode, bootstrap, database, settings, converter):
             _insert(cursor, 100)
             cursor.execute("UPDATE types SET i4 = i4 WHERE id = 100; DELETE FROM types WHERE id = 100")
             _insert(cursor, 100, only=0)

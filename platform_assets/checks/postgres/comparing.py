@@ -1,0 +1,270 @@
+"""Comparison of a topic's latest rows with the table in PostgreSQL, at one snapshot of the database.
+
+The decoded rows are restricted to transactions that the snapshot includes, so the comparison is exact while both sides
+change. Equal rows are a proof. A difference counts only if Kafka and the lake had every change of the snapshot before
+the rows were read: the connector's slot has confirmed the snapshot's position, and every record that Kafka had after
+that is decoded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Literal
+
+from platform_assets.checks.postgres.database import Database, opened
+from platform_assets.checks.postgres.latest import LatestRows
+from platform_assets.checks.postgres.values import Conversion, DatabaseType, conversion, key_text
+from platform_assets.decoding.formats import decoder_of
+from platform_assets.errors import ConfigurationError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.lake import delta_log
+from platform_assets.lake.decoded_table import type_name
+from platform_assets.ledger.store import Ledger
+from platform_assets.model import debezium
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.state import RECORD_KEY
+
+MOST: Final = 1_000
+"""Number of differences that are kept; all are counted."""
+_LOOK_AGAIN: Final = 1.0
+Kind = Literal["missing", "extra", "different"]
+Outcome = Literal["equal", "different", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key whose rows differ. `missing` rows are only in the database, `extra` rows only in the lake; of `different`
+    rows, `columns` are those that differ. `values` has PostgreSQL's text and the row's value for each column, if they
+    were requested."""
+
+    kind: Kind
+    key: dict[str, str]
+    columns: tuple[str, ...] = ()
+    values: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+
+
+@dataclass
+class Comparison:
+    """The result of a comparison. `later` is the number of decoded rows of transactions that began after the snapshot.
+    `not_compared` maps columns to the reasons. `reasons` say why differences may be changes that are not in the lake
+    yet, and `notes` what else may explain differences."""
+
+    topic: str
+    table: str
+    snapshot: str
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    not_compared: dict[str, str]
+    reasons: tuple[str, ...]
+    notes: list[str]
+    rows: int = 0
+    later: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    counts: Counter[Kind] = field(default_factory=Counter)
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome: rows that differ are undecided if the lake may lack changes of the snapshot."""
+        if not self.counts.total():
+            return "equal"
+        return "undecided" if self.reasons else "different"
+
+    def add(self, difference: Difference) -> None:
+        """Count a difference, and keep it if there are not too many."""
+        self.counts[difference.kind] += 1
+        if len(self.differences) < MOST:
+            self.differences.append(difference)
+
+
+@dataclass(frozen=True)
+class PostgresComparison:
+    """Compares a topic with its table in the database at `address`, which the environment variable `variable` contains.
+
+    `table` is `schema.table`; by default, the end of the topic's name. `slot` is the connector's replication slot; by
+    default, the only logical one of the database. `wait` is the number of seconds to wait for changes that are not in
+    the lake yet. With `values`, differences contain values.
+    """
+
+    declaration: TopicDeclaration
+    ledger: Ledger
+    cluster: Cluster
+    address: str = field(repr=False)
+    variable: str
+    table: str | None = None
+    slot: str | None = None
+    wait: float = 0.0
+    values: bool = False
+    on_progress: Callable[[str], None] = lambda text: None
+
+    def run(self) -> Comparison:
+        """Compare all rows. Raises ConfigurationError if the topic is not one of a database table, or has no key that
+        can be compared, or has no decoded rows yet; FilesLostError and DatabaseUnreachableError."""
+        d = self.declaration
+        if d.decode is None or d.decode.value.format != debezium.FORMAT:
+            raise ConfigurationError(
+                f"topic {d.topic!r} is not decoded with the format debezium, so it does not follow a table of a database"
+            )
+        if not delta_log.exists(self.ledger.lake.table(d.decoded_table)):
+            raise ConfigurationError(
+                f"{d.decoded_table} has no rows yet: load a window of the topic, then compare again"
+            )
+        schema, table = self._names()
+        with opened(self.address, self.variable, schema, table) as database:
+            reasons = self._waited(database)
+            with TemporaryDirectory(prefix="platform-assets-compare-") as folder:
+                return self._compared(database, reasons, Path(folder))
+
+    def _names(self) -> tuple[str, str]:
+        parts = self.declaration.topic.split(".")[-2:] if self.table is None else self.table.split(".")
+        if len(parts) != 2 or not all(parts):
+            raise ConfigurationError(
+                f"{self.table or self.declaration.topic!r} does not end with schema.table: name the table with `--table "
+                "schema.table`"
+            )
+        return parts[0], parts[1]
+
+    def _compared(self, database: Database, reasons: tuple[str, ...], folder: Path) -> Comparison:
+        d = self.declaration
+        assert d.decode is not None
+        spec = d.decode.value
+        declared = {f.name: f.type for f in decoder_of(spec).fields}
+        facts = {fact: debezium.column_of(spec, fact) for fact in debezium.DEFAULT_NAMES}
+        held, there = {n: t for n, t in declared.items() if n not in facts.values()}, database.columns()
+        key = self._key(database, there)
+        texts = {}
+        for name in key:
+            found = key_text(there[name], held[name]) if name in held and name in there else None
+            if found is None:
+                raise ConfigurationError(
+                    f"the key column {name!r} is {there.get(name, 'missing')} in the database and "
+                    f"{type_name(held[name]) if name in held else 'missing'} in `schema`: a key needs whole numbers, strings, "
+                    "booleans, dates or binaries on both sides"
+                )
+            texts[name] = found
+        judged: dict[str, Conversion] = {}
+        not_compared = {name: "not in `schema`" for name in there if name not in held}
+        for name, kind in held.items():
+            how = conversion(there[name], kind) if name in there else None
+            if how is not None:
+                judged[name] = how
+            elif name in there:
+                not_compared[name] = f"{there[name]} is not compared with {type_name(kind)}"
+            else:
+                not_compared[name] = "the database has no such column"
+        result = Comparison(
+            d.topic, f"{database.schema}.{database.table}", database.snapshot.text, tuple(key), tuple(judged),
+            not_compared, reasons, self._notes(),
+        )  # fmt: skip
+        windows = [window.key for window in self.ledger.windows(d.topic)]
+        rows = LatestRows(
+            self.ledger.lake.table(d.decoded_table), windows, facts, texts, tuple(judged), database.snapshot, folder
+        )
+        self._merge(result, database.rows(key, {name: there[name] for name in judged}), rows.sorted(), judged)
+        result.later = rows.later
+        if rows.unplaced:
+            result.notes.append(f"{rows.unplaced:,} decoded rows name no transaction, so they were left out")
+        return result
+
+    def _key(self, database: Database, there: dict[str, DatabaseType]) -> list[str]:
+        state = self.declaration.state
+        key = list(state.key) if state is not None and RECORD_KEY not in state.key else database.primary_key()
+        if not key:
+            raise ConfigurationError(
+                f"{database.schema}.{database.table} has no primary key, and the topic has no `state:` with columns as its "
+                "key, so rows cannot be identified: declare `state: {key: [...]}`"
+            )
+        return key
+
+    def _merge(
+        self,
+        result: Comparison,
+        there: Iterator[tuple[tuple[str, ...], list[Any]]],
+        here: Iterator[tuple[tuple[str, ...], dict[str, Any]]],
+        judged: dict[str, Conversion],
+    ) -> None:
+        """Compare two series of rows, both sorted by key."""
+        before, at, row = None, next(there, None), next(here, None)
+        while at is not None or row is not None:
+            if at is not None and at[0] == before:
+                raise ConfigurationError(
+                    f"several rows of {result.table} have the same key {', '.join(result.key)}: declare a `state: key` that "
+                    "identifies a row"
+                )
+            if row is None or (at is not None and at[0] < row[0]):
+                assert at is not None
+                result.add(Difference("missing", dict(zip(result.key, at[0], strict=True))))
+            elif at is None or row[0] < at[0]:
+                result.add(Difference("extra", dict(zip(result.key, row[0], strict=True))))
+                row = next(here, None)
+                continue
+            else:
+                self._judge(result, at, row[1], judged)
+                row = next(here, None)
+            result.rows += 1
+            if result.rows % 100_000 == 0:
+                self.on_progress(f"{result.rows:,} rows compared")
+            before, at = at[0], next(there, None)
+
+    def _judge(
+        self,
+        result: Comparison,
+        at: tuple[tuple[str, ...], list[Any]],
+        row: dict[str, Any],
+        judged: dict[str, Conversion],
+    ) -> None:
+        texts = dict(zip(judged, at[1], strict=True))
+        wrong = tuple(name for name, how in judged.items() if not how.same(texts[name], row[name]))
+        if wrong:
+            shown = {n: (texts[n], None if row[n] is None else str(row[n])) for n in wrong} if self.values else {}
+            result.add(Difference("different", dict(zip(result.key, at[0], strict=True)), wrong, shown))
+
+    # --- whether the lake has every change of the snapshot ------------------------------------------------------
+
+    def _waited(self, database: Database) -> tuple[str, ...]:
+        """Return why the lake may lack changes of the snapshot, after waiting for at most `wait` seconds."""
+        end = time.monotonic() + self.wait
+        while (reasons := self._lacking(database)) and time.monotonic() < end:
+            self.on_progress(f"waiting: {reasons[0]}")
+            time.sleep(min(_LOOK_AGAIN, max(end - time.monotonic(), 0)))
+        return reasons
+
+    def _lacking(self, database: Database) -> tuple[str, ...]:
+        # In this order: what the connector has confirmed is in Kafka before the offsets are read.
+        slots = database.slots(self.slot)
+        if len(slots) != 1:
+            found = ", ".join(slot.name for slot in slots) or "none"
+            return (
+                f"the connector's replication slot is unknown (found: {found}), so it is unknown whether the connector has "
+                "sent every change: name the slot with `--slot`",
+            )
+        behind = database.snapshot.lsn - slots[0].confirmed
+        if behind > 0:
+            return (
+                f"the connector has not confirmed the last {behind:,} bytes of the database's log before the snapshot (slot "
+                f"{slots[0].name})",
+            )
+        d = self.declaration
+        ends = self.cluster.last_stable_offsets(topic := self.cluster.topic(d.topic))
+        cut = self.ledger.newest_cut(d.topic)
+        unreached = [p for p in topic.partitions if p not in ends]
+        if unreached:
+            return (f"the brokers did not give the end of partitions {unreached}",)
+        waiting = sum(
+            max(found.offset - (0 if cut is None else cut.cut.at(partition)), 0) for partition, found in ends.items()
+        )
+        if waiting:
+            return (f"{waiting:,} offsets of the topic come after the newest sealed window",)
+        receipts = self.ledger.receipts(d.decoded_table)
+        missing = [window.key for window in self.ledger.windows(d.topic) if window.key not in receipts]
+        if missing:
+            return (f"{len(missing):,} windows are not decoded yet, the first is {missing[0]}",)
+        return ()
+
+    def _notes(self) -> list[str]:
+        letters = sum(r.rows for r in self.ledger.receipts(self.declaration.dead_letter_table).values())
+        return [f"{letters:,} records are dead letters, so the rows of their keys may differ"] if letters else []

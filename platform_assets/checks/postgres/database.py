@@ -1,0 +1,219 @@
+"""A table in PostgreSQL as one snapshot sees it: its columns, its rows in the order of their keys, and which
+transactions the snapshot includes. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from platform_assets.checks.postgres.values import DatabaseType
+from platform_assets.errors import ConfigurationError, PlatformError, Retryable
+
+_NEWEST: Final = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
+_SETTINGS: Final = (
+    "SET search_path = pg_catalog; SET datestyle = 'ISO, YMD'; SET timezone = 'UTC'; SET bytea_output = 'hex'; "
+    "SET extra_float_digits = 1; SET row_security = off; SET statement_timeout = 0; "
+    "SET idle_in_transaction_session_timeout = 0"
+)
+_COLUMNS: Final = """
+SELECT a.attname, coalesce(b.typname, t.typname), coalesce(b.typtype, t.typtype), e.typname, e.typtype
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON t.typtype = 'd' AND b.oid = t.typbasetype
+LEFT JOIN pg_type e ON e.oid = coalesce(b.typelem, t.typelem) AND coalesce(b.typcategory, t.typcategory) = 'A'
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum"""
+_PRIMARY_KEY: Final = """
+SELECT a.attname FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+WHERE n.nspname = %s AND c.relname = %s AND i.indisprimary ORDER BY array_position(i.indkey::int2[], a.attnum)"""
+_SLOTS: Final = """
+SELECT slot_name, confirmed_flush_lsn - '0/0' FROM pg_replication_slots
+WHERE slot_type = 'logical' AND database = current_database() AND (%s IS NULL OR slot_name = %s) ORDER BY slot_name"""
+_ROWS_AT_ONCE: Final = 2_000
+_HALF: Final = 1 << 31
+_FUTURE: Final = 1 << 20
+"""Transaction ids this far after a snapshot cannot have been given out when the snapshot was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot: transactions before `low` are in it, and those from `high` on are not; of those between, the ones in
+    `running` are not. `text` is PostgreSQL's text of it. `lsn` is the end of the log after the snapshot was taken, and
+    `before` the end of the log before that."""
+
+    text: str
+    lsn: int
+    before: int
+
+    @property
+    def high(self) -> int:
+        """The first transaction id that is in no case in the snapshot."""
+        return int(self.text.split(":")[1])
+
+    @property
+    def running(self) -> list[int]:
+        """The transactions that were running."""
+        return [int(each) for each in self.text.split(":")[2].split(",") if each]
+
+    def sees(self, ids: npt.NDArray[np.int64], lsns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which of these transactions the snapshot includes. Pure.
+
+        `ids` are transaction ids modulo 2^32, and `lsns` are positions in the log at which the transactions wrote; -1
+        is an unknown one. An id means the transaction nearest to the snapshot. If that one lies far in the future, but
+        its position does not, the id is from before the ids began again.
+        """
+        ahead = ((ids - self.high) & 0xFFFF_FFFF).astype(np.int64)
+        ahead[ahead >= _HALF] -= _HALF * 2
+        is_old = (ahead >= _FUTURE) & (lsns >= 0) & (lsns < self.before)
+        is_running = np.isin(ahead + self.high, np.array(self.running, np.int64))
+        return np.asarray((ahead < 0) & ~is_running | is_old)
+
+
+class DatabaseUnreachableError(Retryable):
+    """PostgreSQL does not answer, or a connection broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A replication slot: up to `confirmed`, its connector has written all changes to Kafka."""
+
+    name: str
+    confirmed: int
+
+
+class Database:
+    """A table, as one snapshot sees it. `snapshot` is taken when this is made."""
+
+    def __init__(self, reading: Any, control: Any, schema: str, table: str) -> None:
+        self._reading, self._control = reading, control
+        self.schema, self.table = schema, table
+        ((before,),) = self._ask(control, f"SELECT ({_NEWEST}) - '0/0'")
+        ((text, lsn),) = self._ask(reading, f"SELECT pg_current_snapshot()::text, ({_NEWEST}) - '0/0'")
+        self.snapshot = Snapshot(text, int(lsn), int(before))
+
+    def columns(self) -> dict[str, DatabaseType]:
+        """Return the table's columns. Raises ConfigurationError if there is no such table."""
+        found = self._ask(self._reading, _COLUMNS, [self.schema, self.table])
+        if not found:
+            raise ConfigurationError(
+                f"the database has no table {self.schema}.{self.table}: name the topic's table with `--table schema.table`"
+            )
+        return {
+            name: DatabaseType(kind, letter, None if element is None else DatabaseType(element, element_letter))
+            for name, kind, letter, element, element_letter in found
+        }
+
+    def primary_key(self) -> list[str]:
+        """Return the columns of the table's primary key; none if it has no primary key."""
+        return [name for (name,) in self._ask(self._reading, _PRIMARY_KEY, [self.schema, self.table])]
+
+    def slots(self, name: str | None) -> list[Slot]:
+        """Return the logical replication slots of this database as they are now, or the one with this name."""
+        found = self._ask(self._control, _SLOTS, [name, name])
+        return [Slot(each, int(confirmed)) for each, confirmed in found if confirmed is not None]
+
+    def rows(self, key: Sequence[str], columns: dict[str, DatabaseType]) -> Iterator[tuple[tuple[str, ...], list[Any]]]:
+        """Yield the key and the columns of each row, as PostgreSQL's texts, sorted by the bytes of the key's texts.
+        Memory does not depend on the number of rows."""
+        from psycopg2 import sql
+
+        keys = [_text(name, DatabaseType("text")) for name in key]
+        query = sql.SQL("SELECT {} FROM {} ORDER BY {}").format(
+            sql.SQL(", ").join([*keys, *(_text(name, kind) for name, kind in columns.items())]),
+            sql.Identifier(self.schema, self.table),
+            sql.SQL(", ").join(sql.SQL('{} COLLATE "C"').format(each) for each in keys),
+        )
+        with _translated(), closing(self._reading.cursor("rows")) as cursor:
+            cursor.itersize = _ROWS_AT_ONCE
+            cursor.execute(query)
+            for row in cursor:
+                yield tuple(row[: len(key)]), list(row[len(key) :])
+
+    def _ask(self, connection: Any, query: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        with _translated(), closing(connection.cursor()) as cursor:
+            cursor.execute(query, list(parameters))
+            return list(cursor.fetchall())
+
+
+def _text(name: str, kind: DatabaseType) -> Any:
+    """Return an expression for PostgreSQL's own text of a column. A cast to text would remove the blanks of `char`."""
+    from psycopg2 import sql
+
+    column = sql.Identifier(name)
+    if kind.name == "money":
+        # The text depends on the server's locale.
+        return sql.SQL("{}::numeric::text").format(column)
+    return sql.SQL("CASE WHEN {0} IS NOT NULL THEN concat({0}) END").format(column)
+
+
+@contextmanager
+def opened(address: str, variable: str, schema: str, table: str) -> Iterator[Database]:
+    """Connect to the database at `address`, which the environment variable `variable` contains, and take a snapshot
+    that stays until the block ends. No error shows the address. Raises ConfigurationError and
+    DatabaseUnreachableError."""
+    with closing(_connected(address, variable)) as control, closing(_connected(address, variable)) as reading:
+        control.set_session(readonly=True, autocommit=True)
+        reading.set_session(isolation_level="REPEATABLE READ", readonly=True)
+        for connection in (control, reading):
+            connection.set_client_encoding("UTF8")
+            with _translated(), closing(connection.cursor()) as cursor:
+                cursor.execute(_SETTINGS)
+        yield Database(reading, control, schema, table)
+
+
+def _connected(address: str, variable: str) -> Any:
+    try:
+        import psycopg2
+    except ImportError as e:
+        raise ConfigurationError(
+            "comparing with PostgreSQL needs the package psycopg2, which is not installed: install "
+            "`platform-assets[postgres]`"
+        ) from e
+    try:
+        found = psycopg2.connect(address, application_name="platform-assets compare-postgres", connect_timeout=10)
+    except psycopg2.ProgrammingError:
+        raise ConfigurationError(
+            f"{variable} is not an address of PostgreSQL: write it like postgresql://user:password@host:5432/database"
+        ) from None
+    except psycopg2.Error as e:
+        # libpq's text can quote parts of the address, and so of the password.
+        if "authentication" in str(e):
+            raise ConfigurationError(f"PostgreSQL refused the user or the password in {variable}: correct it") from None
+        raise DatabaseUnreachableError(
+            f"PostgreSQL at the address in {variable} does not accept a connection: check that host, port and database are "
+            "right, and that the server is running"
+        ) from None
+    if found.server_version < 130_000:
+        found.close()
+        raise ConfigurationError(
+            "PostgreSQL is older than version 13, which has no `pg_current_snapshot()`: upgrade it"
+        )
+    return found
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    import psycopg2
+
+    try:
+        yield
+    except psycopg2.Error as e:
+        raise _translation(e.pgcode, e.diag.message_primary) from e
+
+
+def _translation(code: str | None, message: str | None) -> PlatformError:
+    """Return the platform's error for one of PostgreSQL, given its SQLSTATE."""
+    if code is None or code[:2] in ("08", "57", "53"):
+        return DatabaseUnreachableError(
+            f"the connection to PostgreSQL broke: {message or 'no answer'}. Nothing was compared. Run the command again."
+        )
+    if code == "42501":
+        return ConfigurationError(
+            f"PostgreSQL refuses to read: {message}. Grant the user SELECT on the table, and BYPASSRLS if it has row security"
+        )
+    return ConfigurationError(f"PostgreSQL refuses a query: {message} (SQLSTATE {code})")

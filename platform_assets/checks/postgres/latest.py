@@ -1,0 +1,156 @@
+"""The latest row of each key among decoded rows, restricted to transactions that a snapshot includes, sorted by key.
+
+Rows are sorted outside of memory: sorted runs go to temporary files, which are then merged. Memory depends on the
+number of runs, not on the number of rows.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.checks.postgres.database import Snapshot
+from platform_assets.lake import holdings, state_table
+from platform_assets.lake.location import Folder
+from platform_assets.lake.rows import Opened
+from platform_assets.model import debezium
+from platform_assets.model.debezium import DELETE, READ, TRUNCATE
+
+_BLOCK_ROWS: Final = 1 << 15
+_RUN_BYTES: Final = 64 << 20
+_MERGED_ROWS: Final = 1 << 10
+_RANK, _PARTITION, _OFFSET = "\0rank", "kafka_partition", "kafka_offset"
+_PLACE: Final = (_RANK, _PARTITION, _OFFSET)
+Place = tuple[int, int, int]
+"""The rank of a window, a partition and an offset: the order of the records of a key."""
+
+
+@dataclass
+class LatestRows:
+    """The latest rows of a decoded table.
+
+    `windows` are the topic's windows in their order. `facts` maps the facts of `model/debezium` to columns. `key` maps
+    the columns of the key to the functions that give the texts of their values. `unplaced` counts rows that are left
+    out because they name no transaction; `later` counts rows of transactions that the snapshot does not include.
+    """
+
+    table: Folder
+    windows: Sequence[str]
+    facts: Mapping[str, str]
+    key: Mapping[str, Callable[[Any], str]]
+    columns: Sequence[str]
+    snapshot: Snapshot
+    temporary: Path
+    run_bytes: int = _RUN_BYTES
+    unplaced: int = 0
+    later: int = 0
+    _truncated: Place = (-1, -1, -1)
+    _runs: list[Path] = field(default_factory=list)
+    _waiting: list[pa.Table] = field(default_factory=list)
+    _waiting_bytes: int = 0
+
+    def sorted(self) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+        """Yield the key, as texts, and the columns of each live row, sorted by the keys' texts.
+
+        A delete ends a key, and a truncate all keys whose latest row comes before it. Raises FilesLostError.
+        """
+        for block in self._blocks():
+            self._add(block)
+        self._end_run()
+        merged = heapq.merge(*map(self._rows_of, self._runs), key=itemgetter(0, 1))
+        for key, rows in groupby(merged, key=itemgetter(0)):
+            *_, (_, place, row) = rows
+            if row[self.facts[debezium.OPERATION]] != DELETE and place > self._truncated:
+                yield key, row
+
+    @property
+    def _key_names(self) -> list[str]:
+        return [f"\0key{number}" for number in range(len(self.key))]
+
+    def _blocks(self) -> Iterator[pa.RecordBatch]:
+        """Yield the table's rows, once each, with the rank of their window."""
+        opened = Opened.at(self.table)
+        held: dict[str, list[str]] = {}
+        for window, files in opened.files.items():
+            for path in files.paths:
+                held.setdefault(path, []).append(window)
+        schema = pa.schema(self.table.delta().schema().to_arrow())
+        names = dict.fromkeys([_PARTITION, _OFFSET, *self.facts.values(), *self.key, *self.columns])
+        wanted = pa.schema([*(schema.field(name) for name in names), pa.field(holdings.WINDOW, pa.string())])
+        known = pa.array(self.windows, pa.string())
+        for path, windows in held.items():
+            for block in state_table.blocks(self.table, path, wanted, _BLOCK_ROWS):
+                # In a partitioned table, only the log names a file's window.
+                window = pc.fill_null(block[holdings.WINDOW], windows[0])
+                rank = pc.index_in(window, value_set=known)
+                yield block.append_column(_RANK, rank).filter(pc.is_valid(rank))
+
+    def _add(self, block: pa.RecordBatch) -> None:
+        operation = block[self.facts[debezium.OPERATION]]
+        block = block.filter(pc.is_valid(operation))  # a tombstone after a delete changes nothing
+        block = block.filter(self._is_seen(block))
+        truncates = block.filter(pc.equal(block[self.facts[debezium.OPERATION]], TRUNCATE))
+        for place in zip(*(truncates[name].to_pylist() for name in _PLACE), strict=True):
+            self._truncated = max(self._truncated, place)
+        rows = block.filter(pc.not_equal(block[self.facts[debezium.OPERATION]], TRUNCATE))
+        if not rows.num_rows:
+            return
+        texts = [
+            pa.array([None if value is None else of(value) for value in rows[name].to_pylist()], pa.string())
+            for name, of in self.key.items()
+        ]
+        table = pa.Table.from_batches([rows])
+        for name, text in zip(self._key_names, texts, strict=True):
+            table = table.append_column(name, text)
+        self._waiting.append(table)
+        self._waiting_bytes += table.nbytes
+        if self._waiting_bytes >= self.run_bytes:
+            self._end_run()
+
+    def _is_seen(self, block: pa.RecordBatch) -> pa.Array:
+        ids, lsns = block[self.facts[debezium.TX_ID]], block[self.facts[debezium.LSN]]
+        is_read = pc.equal(block[self.facts[debezium.OPERATION]], READ)
+        # A row of the connector's snapshot may lack a transaction: it was committed before.
+        is_placed = pc.or_(pc.is_valid(ids), is_read)
+        seen = self.snapshot.sees(
+            np.asarray(pc.fill_null(ids, 0)).astype(np.int64), np.asarray(pc.fill_null(lsns, -1)).astype(np.int64)
+        )
+        found = pc.if_else(pc.is_valid(ids), pa.array(seen, pa.bool_()), is_read)
+        self.unplaced += is_placed.false_count
+        self.later += pc.and_(is_placed, pc.invert(found)).true_count
+        return found
+
+    def _end_run(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        rows = rows.sort_by([(name, "ascending") for name in (*self._key_names, *_PLACE)]).combine_chunks()
+        last = np.ones(rows.num_rows, bool)
+        same = np.ones(max(rows.num_rows - 1, 0), bool)
+        for name in self._key_names:
+            same &= np.asarray(pc.fill_null(pc.equal(rows[name][1:], rows[name][:-1]), False))
+        last[:-1] = ~same
+        path = self.temporary / f"run{len(self._runs)}"
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows.filter(pa.array(last)), max_chunksize=_MERGED_ROWS)
+        self._runs.append(path)
+
+    def _rows_of(self, path: Path) -> Iterator[tuple[tuple[str, ...], Place, dict[str, Any]]]:
+        names = [*self.columns, self.facts[debezium.OPERATION]]
+        with pa.OSFile(str(path), "rb") as source, pa.ipc.open_stream(source) as reader:
+            for batch in reader:
+                keys = zip(*(batch[name].to_pylist() for name in self._key_names), strict=True)
+                places = zip(*(batch[name].to_pylist() for name in _PLACE), strict=True)
+                rows = batch.select(names).to_pylist()
+                for key, place, row in zip(keys, places, rows, strict=True):
+                    yield tuple("" if text is None else text for text in key), place, row

@@ -1,0 +1,152 @@
+"""`platform-assets compare-postgres`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from platform_assets.cli import options
+from platform_assets.errors import PlatformError
+from platform_assets.terminal import console, echo, echo_error, echo_json
+
+if TYPE_CHECKING:
+    from platform_assets.checks.postgres.comparing import Comparison, Difference
+
+JSON_VERSION: Final = 1
+EXIT_CODES: Final = {"equal": 0, "different": 1, "undecided": 2}
+_SHOWN: Final = 20
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--dsn-env",
+    "variable",
+    required=True,
+    metavar="VAR",
+    help="Environment variable with the database's address, postgresql://user:password@host/database; or VAR_FILE with a file.",
+)
+@click.option("--table", metavar="SCHEMA.TABLE", help="The table in the database. Default: the end of TOPIC.")
+@click.option(
+    "--slot", metavar="NAME", help="The connector's replication slot. Default: the database's only logical slot."
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait at most this long until the lake has every change of the snapshot.",
+)
+@click.option("--values", is_flag=True, help="Also show the values that differ.")
+@options.as_json("Print JSON: version, topic, table, outcome, snapshot, counts, differences and more.")
+def compare_postgres(
+    topic: str, variable: str, table: str | None, slot: str | None, wait: float, values: bool, as_json: bool
+) -> None:
+    """Prove that the latest row of each key of TOPIC equals the row in PostgreSQL, or name the keys that differ.
+
+    TOPIC must be decoded with the format `debezium`. The command takes a snapshot of the database and compares each row
+    of the table with the decoded rows of transactions that are in the snapshot, so both sides may change meanwhile. It
+    does not write to the database, which sorts the table once. Values are not shown, but keys are.
+
+    The lake may lack changes of the snapshot: the connector has not sent them, or their window is not decoded yet. Then
+    differences are undecided. `--wait` keeps the snapshot open until the lake has all of them.
+
+    Exits 0 if all rows are equal, 1 if rows differ, 2 if that is undecided or the comparison failed; the reason is
+    printed.
+    """
+    from platform_assets.checks.postgres.comparing import PostgresComparison
+    from platform_assets.cli.audit_table import progress
+    from platform_assets.cli.environment import Environment
+    from platform_assets.components.declared import declaration_of
+    from platform_assets.errors import ConfigurationError
+    from platform_assets.secret_files import secret
+
+    try:
+        environment = Environment.of_process()
+        declaration = declaration_of(topic.removeprefix("state/").removeprefix("decoded/"))
+        address = secret(os.environ, variable)
+        if address is None:
+            raise ConfigurationError(
+                f"{variable} is not set: export it with the database's address, such as "
+                "postgresql://user:password@host:5432/database"
+            )
+        with progress(console(stderr=True)) as on_progress:
+            found = PostgresComparison(
+                declaration,
+                environment.ledger(),
+                environment.cluster(),
+                address,
+                variable,
+                table=table,
+                slot=slot,
+                wait=wait,
+                values=values,
+                on_progress=on_progress,
+            ).run()
+    except (PlatformError, KeyboardInterrupt) as e:
+        echo_error(
+            e if str(e) else KeyboardInterrupt("interrupted"),
+            "platform-assets: the comparison could not be completed: ",
+        )
+        sys.exit(EXIT_CODES["undecided"])
+    if as_json:
+        echo_json(to_json(found))
+    else:
+        _print(found)
+    sys.exit(EXIT_CODES[found.outcome])
+
+
+def to_json(found: Comparison) -> dict[str, object]:
+    """Return a comparison as JSON."""
+    return {
+        "version": JSON_VERSION,
+        "topic": found.topic,
+        "table": found.table,
+        "outcome": found.outcome,
+        "snapshot": found.snapshot,
+        "rows": found.rows,
+        "key": list(found.key),
+        "columns": list(found.columns),
+        "not_compared": found.not_compared,
+        "counts": {kind: found.counts[kind] for kind in ("missing", "extra", "different")},
+        "differences": [_difference(each) for each in found.differences],
+        "reasons": list(found.reasons) if found.counts.total() else [],
+        "notes": found.notes,
+    }
+
+
+def _difference(each: Difference) -> dict[str, object]:
+    values = {name: {"database": there, "lake": here} for name, (there, here) in each.values.items()}
+    return {
+        "kind": each.kind,
+        "key": each.key,
+        "columns": list(each.columns),
+        **({"values": values} if values else {}),
+    }
+
+
+def _print(found: Comparison) -> None:
+    counts = found.counts
+    if found.outcome == "equal":
+        echo(f"{found.topic}: equal: {found.rows:,} rows of {found.table}, in {len(found.columns):,} columns")
+    else:
+        numbers = ", ".join(f"{counts[kind]:,} {kind}" for kind in ("missing", "extra", "different") if counts[kind])
+        echo(f"{found.topic}: {found.outcome}: {numbers}, of {found.rows:,} rows of {found.table}")
+    for each in found.differences[:_SHOWN]:
+        key = ", ".join(f"{name}={text}" for name, text in each.key.items())
+        echo(f"  {each.kind} {key}{': ' if each.columns else ''}{', '.join(each.columns)}")
+        for name, (there, here) in each.values.items():
+            echo(f"    {name}: {there!r} in the database, {here!r} in the lake")
+    if counts.total() > _SHOWN:
+        echo(f"  and {counts.total() - _SHOWN:,} more: `--json` lists the first {len(found.differences):,}")
+    if found.outcome == "undecided":
+        for reason in found.reasons:
+            echo(f"  the lake may lack changes of the snapshot: {reason}")
+    for name, why in found.not_compared.items():
+        echo(f"  column {name} was not compared: {why}")
+    for note in found.notes:
+        echo(f"  {note}")
+    echo(f"  snapshot {found.snapshot} of the database")

@@ -1,0 +1,75 @@
+"""The latest rows by key of random histories, against a dictionary that replays the records in order."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platform_assets.checks.postgres.database import Snapshot
+from platform_assets.checks.postgres.latest import LatestRows
+from platform_assets.model import debezium
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets_tests.support.decoded_topic import DecodedTopic
+
+DECLARED = DecodeDeclaration(FormatSpec("debezium", {"schema": "id INT NOT NULL, name STRING NOT NULL, qty INT"}))
+SNAPSHOT = Snapshot("100:200:120,150", lsn=10_000, before=9_000)
+
+
+def event(operation: str, tx: int | None, row: dict[str, Any] | None) -> bytes:
+    source = {"lsn": 1, "txId": tx, "ts_us": 1, "snapshot": "false", "sequence": None}
+    both = {"before": row, "after": None} if operation == "d" else {"before": None, "after": row}
+    return json.dumps({**both, "source": source, "op": operation}).encode()
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("run_bytes", [1, 1 << 20])
+def test_the_latest_rows_are_those_of_a_replay(tmp_path: Path, seed: int, run_bytes: int) -> None:
+    print(f"seed {seed}")
+    of, expected = random.Random(seed), dict[tuple[str, ...], int | None]()
+    windows, later = list[list[bytes | None]](), 0
+    for _ in range(4):
+        windows.append([])
+        for _ in range(of.randrange(60)):
+            key, qty, tx = (of.randrange(12), of.choice("aä😀")), of.randrange(100), of.choice([50, 120, 130, 150, 250])
+            operation = of.choices("crudt", (5, 2, 5, 4, 0.3))[0]
+            row = {"id": key[0], "name": key[1], "qty": None if operation == "d" else qty}
+            windows[-1].append(event(operation, tx, None if operation == "t" else row))
+            if operation == "d":
+                windows[-1].append(None)
+            if tx not in (50, 130):
+                later += 1
+            elif operation == "t":
+                expected.clear()
+            elif operation == "d":
+                expected.pop((str(key[0]), key[1]), None)
+            else:
+                expected[str(key[0]), key[1]] = qty
+    topic = DecodedTopic(tmp_path / "lake", "db.public.items", DECLARED)
+    topic.load(*windows)
+    topic.decode()
+    found = LatestRows(
+        topic.lake.table(topic.declaration.decoded_table), [w.key for w in topic.windows], debezium.DEFAULT_NAMES,
+        {"id": str, "name": str}, ("id", "qty"), SNAPSHOT, tmp_path, run_bytes,
+    )  # fmt: skip
+    rows = list(found.sorted())
+    assert {key: row["qty"] for key, row in rows} == expected
+    keys = [tuple(part.encode() for part in key) for key, _ in rows]
+    assert keys == sorted(keys), "PostgreSQL sorts by bytes"
+    assert (found.later, found.unplaced) == (later, 0)
+
+
+def test_a_row_without_a_transaction_counts_only_if_a_snapshot_read_it(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path / "lake", "db.public.items", DECLARED)
+    row = {"id": 1, "name": "a", "qty": 1}
+    topic.load([event("r", None, row), event("u", None, {**row, "qty": 2})])
+    topic.decode()
+    found = LatestRows(
+        topic.lake.table(topic.declaration.decoded_table), [w.key for w in topic.windows], debezium.DEFAULT_NAMES,
+        {"id": str}, ("qty",), SNAPSHOT, tmp_path,
+    )  # fmt: skip
+    assert [row["qty"] for _, row in found.sorted()] == [1]
+    assert found.unplaced == 1
