@@ -66,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         durations = os.environ.pop(schedule.VARIABLE, None)
         config.pluginmanager.register(schedule.Durations(Path(durations) if durations else None))
+    # The services of tests live for minutes: the optimizing compiler would cost them more than it saves.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
     if parts.LAYOUT.chosen() == "partitioned":
         session = ExitStack()
         session.enter_context(layouts.new_tables_are("partitioned"))
@@ -83,19 +85,22 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Assign each file to one process, the longest files first, and mark portable tests.
+    """Assign each file to one process, the longest files first, and mark portable tests. One process runs the tests that
+    disturb the services.
 
     All tests of a topic with a fixed name must be in one file.
     """
-    file_of = {item: item.path.relative_to(item.config.rootpath).as_posix() for item in items}
-    for item, file in file_of.items():
-        item.add_marker(pytest.mark.xdist_group(file))
+    group_of: dict[pytest.Item, str] = {}
+    for item in items:
+        file = item.path.relative_to(item.config.rootpath).as_posix()
+        group_of[item] = schedule.DISTURBING if _shares(item) and item.get_closest_marker("alone") else file
+        item.add_marker(pytest.mark.xdist_group(group_of[item]))
         if _shares(item) and item.path.relative_to(Path(__file__).parent) in parts.PORTABLE:
             item.add_marker(pytest.mark.portable)
     if items and hasattr(items[0].config, "workerinput"):
-        order = schedule.longest_first(((file, _shares(item)) for item, file in file_of.items()), schedule.recorded())
-        place = {file: number for number, file in enumerate(order)}
-        items.sort(key=lambda item: place[file_of[item]])
+        order = schedule.order(((group, _shares(item)) for item, group in group_of.items()), schedule.recorded())
+        place = {group: number for number, group in enumerate(order)}
+        items.sort(key=lambda item: place[group_of[item]])
 
 
 @pytest.hookimpl(wrapper=True)

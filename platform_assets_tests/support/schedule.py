@@ -1,5 +1,5 @@
-"""Order in which the processes of a run take test files. The longest files come first, so that all processes end at
-about the same time.
+"""Order in which the processes of a run take test files. Long files come before short ones, so that all processes end
+at about the same time, and tests that disturb the services run beside tests that need no services.
 
 A run with `PLATFORM_TEST_DURATIONS=FILE` writes the duration of each file in seconds;
 `platform_assets_tests/durations.json` is such a file.
@@ -20,6 +20,8 @@ from platform_assets.services.home import CHECKOUT
 VARIABLE: Final = "PLATFORM_TEST_DURATIONS"
 RECORDED: Final = CHECKOUT / "platform_assets_tests" / "durations.json"
 LONG: Final = "long"
+DISTURBING: Final = "disturbing"
+"""Name of the group of tests that stop, freeze or inspect the session's services."""
 
 _GUESSED_SECONDS: Final = {True: 2.0, False: 0.1}
 """Assumed duration in seconds of a test in a file without a recorded duration, for a test that uses the session's
@@ -31,16 +33,26 @@ def recorded(path: Path = RECORDED) -> dict[str, float]:
     return {str(file): float(seconds) for file, seconds in json.loads(path.read_text()).items()}
 
 
-def longest_first(tests: Iterable[tuple[str, bool]], seconds: Mapping[str, float]) -> list[str]:
-    """Return the files of `tests`, the longest first.
+def order(tests: Iterable[tuple[str, bool]], seconds: Mapping[str, float]) -> list[str]:
+    """Return the groups of `tests` in the order in which processes take them: first the files that use the session's
+    services, then `DISTURBING`, then the files that use no services. Among files, the longest come first.
 
-    A test is a pair: its file, and True if the test needs the session's services. This flag is used to estimate
-    durations that are missing in `seconds`.
+    While a test of `DISTURBING` runs, other processes cannot run tests that use the services. This order gives them
+    other tests to run.
+
+    A test is a pair: its group, and True if the test needs the session's services. A group is a file or `DISTURBING`.
+    The flag is also used to estimate durations that are missing in `seconds`.
     """
     guessed: dict[str, float] = defaultdict(float)
-    for file, needs_services in tests:
-        guessed[file] += _GUESSED_SECONDS[needs_services]
-    return sorted(guessed, key=lambda file: (-seconds.get(file, guessed[file]), file))
+    using: set[str] = set()
+    for group, needs_services in tests:
+        guessed[group] += _GUESSED_SECONDS[needs_services]
+        if needs_services:
+            using.add(group)
+    return sorted(
+        guessed,
+        key=lambda group: (group not in using, group == DISTURBING, -seconds.get(group, guessed[group]), group),
+    )
 
 
 class Durations:

@@ -15,13 +15,20 @@ from platform_assets_tests.support import schedule
 
 
 def test_the_longest_file_comes_first_and_files_without_a_record_are_guessed() -> None:
-    tests = [("short.py", True), ("new.py", True), ("long.py", False), ("new.py", True), ("unit.py", False)]
-    assert schedule.longest_first(tests, {"short.py": 1.0, "long.py": 60.0}) == [
-        "long.py",
-        "new.py",
-        "short.py",
-        "unit.py",
+    tests = [("short.py", True), ("new.py", True), ("long.py", True), ("new.py", True), ("few.py", True)]
+    assert schedule.order(tests, {"short.py": 3.0, "long.py": 60.0}) == ["long.py", "new.py", "short.py", "few.py"]
+
+
+def test_tests_that_disturb_the_services_run_beside_tests_that_need_none() -> None:
+    tests = [
+        ("unit.py", False),
+        (schedule.DISTURBING, True),
+        ("heavy.py", False),
+        ("mixed.py", False),
+        ("mixed.py", True),
     ]
+    found = schedule.order(tests, {"heavy.py": 60.0, "mixed.py": 1.0})
+    assert found == ["mixed.py", schedule.DISTURBING, "heavy.py", "unit.py"]
 
 
 def test_test_all_runs_what_test_leaves_out() -> None:
@@ -39,7 +46,7 @@ def test_a_run_in_processes_takes_long_files_first_says_what_ran_and_writes_the_
     found = tmp_path / "durations.json"
     # Named in the wrong order: the second takes longer than the first.
     both = ["platform_assets_tests/support/test_walk.py", "platform_assets_tests/model/test_tables.py"]
-    files = schedule.longest_first([(file, False) for file in both], schedule.recorded())[::-1]
+    files = schedule.order([(file, False) for file in both], schedule.recorded())[::-1]
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'temporary'}", "-n", "1",
                "--dist", "loadgroup", "--no-loadscope-reorder", *files]  # fmt: skip
     done = subprocess.run(
