@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import pkgutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -17,7 +17,7 @@ from dagster.components.resolved.context import ResolutionContext
 from dagster.components.resolved.errors import ResolutionException
 from dagster_shared.yaml_utils import parse_yamls_with_source_position
 from dagster_shared.yaml_utils.source_position import SourcePositionTree, ValueAndSourcePositionTree
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from platform_assets.components.derived_table import DerivedTable
 from platform_assets.components.left_out import Candidate, left_out
@@ -395,18 +395,9 @@ def _in_document(
         yield from _mistakes(file, tree, _by_field(e, tuple(ComponentFileModel.model_fields)))
         return
     attributes = tree.children.get("attributes", SourcePositionTree(tree.position, {}))
-    if component.type == TOPIC_TABLE:
+    if component.type in _CHECKERS:
         given = dict(component.attributes or {})
-        yield from _topic_table(file, attributes, given, templates=component.template_vars_module is None)
-    elif component.type == TOPIC_TABLES:
-        given = dict(component.attributes or {})
-        yield from _topic_tables(file, attributes, given, templates=component.template_vars_module is None)
-    elif component.type == DERIVED_TABLE:
-        given = dict(component.attributes or {})
-        yield from _derived_table(file, attributes, given, templates=component.template_vars_module is None)
-    elif component.type == PUBLISHED_TOPIC:
-        given = dict(component.attributes or {})
-        yield from _published_topic(file, attributes, given, templates=component.template_vars_module is None)
+        yield from _CHECKERS[component.type](file, attributes, given, templates=component.template_vars_module is None)
     elif problem := _not_a_component(component.type):
         yield Mistake(file, _line(tree, "type"), problem)
 
@@ -462,18 +453,9 @@ def _made(
 ) -> Own | list[Mistake] | None:
     """Return the component that these attributes declare, or the mistakes in them; None if only Python code can
     evaluate the templates. `stand_ins` are values for required fields, so that the other fields can also be checked."""
-    model = component.get_model_cls()
-    if model is None:
-        raise AssertionError("unreachable: the component has attributes")
-    known, context = tuple(model.model_fields), TextContext.of(ResolutionContext.default())
-    wrong: dict[str, str] = {}
-    try:
-        TypeAdapter(model).validate_python(given)
-    except ValidationError as e:
-        wrong |= _by_field(e, known)
-    for field, value in given.items():
-        if field not in wrong and templates and (problem := _template_problem(context, value)):
-            wrong[field] = problem
+    model, known = _model_of(component)
+    context = TextContext.of(ResolutionContext.default())
+    wrong = _wrong_fields(component, context, given, templates=templates)
     judged = {k: v for k, v in given.items() if k not in wrong and (templates or not has_template(v))}
     made: Own | None = None
     try:
@@ -484,6 +466,30 @@ def _made(
     if wrong:
         return list(_mistakes(file, tree, wrong))
     return made if judged == given else None
+
+
+def _model_of(component: type[dg.Component]) -> tuple[type[BaseModel], tuple[str, ...]]:
+    """Return the model of the component's attributes, and the names of its fields."""
+    model = component.get_model_cls()
+    if model is None:
+        raise AssertionError("unreachable: the component has attributes")
+    return model, tuple(model.model_fields)
+
+
+def _wrong_fields(
+    component: type[dg.Component], context: ResolutionContext, given: dict[str, Any], *, templates: bool
+) -> dict[str, str]:
+    """Return what is wrong with the types and the templates of single fields, by field."""
+    model, known = _model_of(component)
+    wrong: dict[str, str] = {}
+    try:
+        TypeAdapter(model).validate_python(given)
+    except ValidationError as e:
+        wrong |= _by_field(e, known)
+    for field, value in given.items():
+        if field not in wrong and templates and (problem := _template_problem(context, value)):
+            wrong[field] = problem
+    return wrong
 
 
 _DERIVED_STAND_INS: Final = {
@@ -497,18 +503,9 @@ def _derived_table(
     file: Path, tree: SourcePositionTree, given: dict[str, Any], *, templates: bool
 ) -> Iterator[DeclaredDerived | Mistake]:
     """Check the attributes of a derived table."""
-    model = DerivedTable.get_model_cls()
-    if model is None:
-        raise AssertionError("unreachable: the component has attributes")
-    known, context = tuple(model.model_fields), TextContext.of(ResolutionContext.default())
-    wrong: dict[str, str] = {}
-    try:
-        TypeAdapter(model).validate_python(given)
-    except ValidationError as e:
-        wrong |= _by_field(e, known)
-    for field, value in given.items():
-        if field not in wrong and templates and (problem := _template_problem(context, value)):
-            wrong[field] = problem
+    model, known = _model_of(DerivedTable)
+    context = TextContext.of(ResolutionContext.default())
+    wrong = _wrong_fields(DerivedTable, context, given, templates=templates)
     if wrong or (not templates and has_template(given)):
         yield from _mistakes(file, tree, wrong)
         return
@@ -597,6 +594,15 @@ def _topic_tables(
                 yield found
             if isinstance(found, Mistake):
                 reported.add(found)
+
+
+_CHECKERS: Final[Mapping[str, Callable[..., Iterator[Declared | DeclaredDerived | DeclaredPublished | Mistake]]]] = {
+    TOPIC_TABLE: _topic_table,
+    TOPIC_TABLES: _topic_tables,
+    DERIVED_TABLE: _derived_table,
+    PUBLISHED_TOPIC: _published_topic,
+}
+"""Functions that check the attributes of the platform's components, by type."""
 
 
 def _by_field(error: ValidationError, known: Sequence[str]) -> dict[str, str]:
