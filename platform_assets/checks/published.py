@@ -322,7 +322,7 @@ def hanging(publisher: Publisher) -> str | None:
             identity = _identity(message)
             whose = publisher.target.transactional_id if identity is not None else "of another program"
             return (
-                f"published/{d.topic}: a transaction {whose} has been open for {age:,.0f} s and holds up readers of partition "
+                f"published/{d.topic}: a transaction {whose} has been open for {age:,.0f} s and delays readers of partition "
                 f"{partition} from offset {first} on. Publish again to end it, or find it with `kafka-transactions.sh "
                 f"find-hanging` and abort it"
             )

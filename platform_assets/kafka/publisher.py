@@ -194,7 +194,7 @@ class Session:
             except BaseException as e:
                 fatal = isinstance(e, KafkaException) and e.args[0].fatal()
                 if not fatal:
-                    # An open transaction would hold up readers until its timeout. A later session ends it in any case.
+                    # An open transaction would delay readers until its timeout. A later session ends it in any case.
                     with suppress(KafkaException):
                         producer.flush(1)
                         producer.abort_transaction(min(target.seconds, 10.0))

@@ -91,7 +91,7 @@ def test_a_loss_spends_no_run_until_it_is_accepted_and_then_needs_no_other_act(
     delete_before(broker.bootstrap, d.lake.topic, 0, 1)
     d.remote = spark_remote
     d.ticks(timedelta(minutes=2))
-    # One window that is refused does not hold up the others of its run.
+    # One window that is refused does not delay the others of its run.
     (bad,) = d.sealed - d.loaded
     assert bad == min(d.sealed)
     assert not d.newest_succeeded()

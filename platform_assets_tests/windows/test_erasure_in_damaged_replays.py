@@ -1,4 +1,4 @@
-"""A damaged replay does not hold up an erasure: the live tables are erased, the message names the replay, and each
+"""A damaged replay does not block an erasure: the live tables are erased, the message names the replay, and each
 remedy in the message lets the erasure finish.
 
 No Kafka, no Spark.
