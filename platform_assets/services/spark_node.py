@@ -44,7 +44,13 @@ AUTH_VARIABLE: Final = "_SPARK_AUTH_SECRET"
 MASTER_PORT, WORKER_PORT, DRIVER_PORT, BLOCKS_PORT, CONNECT_PORT = 7077, 7081, 7078, 7079, 15002
 DAEMON_HEAP: Final = "512m"
 """Java heap of a master or a worker. It can be small, because tasks run in separate executors."""
-_OF_ONE_MACHINE: Final = frozenset({"spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions"})
+_OF_ONE_MACHINE: Final = frozenset(
+    {
+        "spark.sql.shuffle.partitions",
+        "spark.databricks.delta.snapshotPartitions",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism",
+    }
+)
 
 
 def daemon_command(java: Java, main: str, arguments: Sequence[str], settings: Mapping[str, str]) -> tuple[str, ...]:

@@ -57,6 +57,8 @@ CONFIGURATION: Final[Mapping[str, str]] = {
     # Tables on one machine are small: a parallel task would cost more than it saves.
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
+    # By default, each VACUUM lists its table in 10,000 tasks.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
 """Settings that loads rely on, followed by settings for one machine. A cluster needs all settings before
 `spark.ui.enabled`."""

@@ -184,7 +184,7 @@ def test_the_secret_of_tasks_is_made_inside_of_the_server(platform_home: Home, s
 
 def test_a_new_session_has_the_settings_that_loads_rely_on(spark: SparkSession) -> None:
     for name, value in CONFIGURATION.items():
-        if name.startswith(("spark.sql.session", "spark.databricks.delta", "spark.sql.shuffle")):
+        if name.startswith(("spark.sql.session", "spark.databricks.delta", "spark.sql.shuffle", "spark.sql.sources")):
             assert spark.conf.get(name) == value, name
 
 
