@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from platform_assets.model.offsets import OffsetRange, size_of, text_of
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import StateRef, TableRef
 
 FindingKind = Literal[
     "cuts do not tile",
@@ -84,7 +84,7 @@ class CheckResult:
     """
 
     check: str
-    table: TableRef
+    table: TableRef | StateRef
     findings: tuple[Finding, ...]
     headline: str
     figures: tuple[tuple[str, int], ...]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from platform_assets.checks.audit import Audit
     from platform_assets.checks.decoded_audit import DecodedAudit
     from platform_assets.cli.environment import Environment
+    from platform_assets.ledger.store import Ledger
     from platform_assets.model.declaration import TopicDeclaration
     from platform_assets.model.windows import Span
 
@@ -47,6 +48,9 @@ def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
     For decoded/<topic> or dead_letters/<topic>, the command proves that each raw row is in exactly one of these two
     tables. It uses receipts and files or, with --deep, reads both tables and decodes the raw rows again. The tables are
     not changed.
+
+    For state/<topic>, the command proves that every window is applied, that each key is in one row, and that some keys
+    have the row that counts; with --deep, it makes the whole state again from all changes, and compares it.
 
     For published/<topic>, a plain consumer reads the topic, and the command holds it against its table: each row once,
     none missing, none foreign, in order.
@@ -81,6 +85,7 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
     from platform_assets.cli.audit_table import progress
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import table_held
+    from platform_assets.model.tables import StateRef
     from platform_assets.model.windows import Span
     from platform_assets.orchestration import dagster_records
 
@@ -90,6 +95,11 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
         raise click.BadParameter(str(e), param_hint="--windows") from e
     environment = Environment.of_process()
     ledger, instance = environment.ledger(), environment.instance()
+    if StateRef.parse(table) is not None:
+        if span is not None:
+            raise click.UsageError("--windows does not apply to a state, which is always judged whole")
+        with progress(console(stderr=True)) as on_progress:
+            return _exit_code(_of_state(table, ledger, on_progress, deep=deep), as_json)
     declaration, target = table_held(table, ledger)
     if target.kind == "changes":
         with progress(console(stderr=True)) as on_progress:
@@ -171,6 +181,20 @@ def _of_changes(
 
     return changes.audit(
         declaration, environment.ledger(), datetime.now(UTC), in_flight, span, deep=deep, progress=on_progress
+    )
+
+
+def _of_state(table: str, ledger: Ledger, on_progress: Callable[[str], None], *, deep: bool) -> Audit:
+    """Return the audit of a topic's state."""
+    import uuid
+    from datetime import UTC, datetime
+
+    from platform_assets.checks import state as checks
+    from platform_assets.components.declared import state_of
+
+    declaration, state = state_of(table)
+    return checks.audit(
+        declaration, state, ledger, datetime.now(UTC), deep=deep, seed=uuid.uuid4().hex, progress=on_progress
     )
 
 

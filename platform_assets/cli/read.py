@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import click
 
 from platform_assets.cli import options
-from platform_assets.terminal import echo, echo_json, echo_lines
+from platform_assets.terminal import echo, echo_error, echo_json, echo_lines
 
 if TYPE_CHECKING:
     from platform_assets.cli.environment import Environment
     from platform_assets.lake.location import Folder
     from platform_assets.model.derived import DerivedRef
-    from platform_assets.model.tables import TableRef
+    from platform_assets.model.tables import StateRef, TableRef
 
 JSON_VERSION = 1
+FRESH = "fresh "
 
 
 @click.command()
@@ -24,8 +25,9 @@ JSON_VERSION = 1
 def read(table: str, as_json: bool) -> None:
     """Print code that reads TABLE in Spark, polars, DuckDB and pandas, SPARK'S TOKEN INCLUDED.
 
-    TABLE is raw/<topic>, decoded/<topic>, dead_letters/<topic> or derived/<name>; a topic's name alone means the topic's raw table. If
-    a Spark server answers, the table is registered there by name, so that SQL can use a name such as raw.orders. The
+    TABLE is raw/<topic>, decoded/<topic>, dead_letters/<topic>, changes/<topic>, state/<topic> or derived/<name>; a topic's
+    name alone means the topic's raw table. For state/<topic>, code follows that also applies the changes that are not
+    folded yet. If a Spark server answers, the table is registered there by name, so that SQL can use a name such as raw.orders. The
     embedded server forgets these names when it stops; run this command again after a restart.
     """
     from platform_assets.cli.environment import Environment
@@ -42,7 +44,7 @@ def read(table: str, as_json: bool) -> None:
             f"{name} has no rows yet, because nothing has been loaded into it: see `platform-assets status`"
         )
     known_as, why_not = _register(environment, name, folder)
-    texts = snippets(name, folder, environment.variables.get("SPARK_REMOTE"))
+    texts = {**snippets(name, folder, environment.variables.get("SPARK_REMOTE")), **_fresh(name, environment)}
     if as_json:
         found = {"version": JSON_VERSION, "table": name.name, "path": folder.uri, "spark_name": known_as}
         echo_json({**found, "snippets": dict(texts)})
@@ -56,7 +58,32 @@ def read(table: str, as_json: bool) -> None:
             echo(f"spark.table('{known_as}').show(5)" if known_as else f"# {why_not}")
 
 
-def _register(environment: Environment, table: TableRef | DerivedRef, folder: Folder) -> tuple[str | None, str]:
+def _fresh(name: TableRef | DerivedRef | StateRef, environment: Environment) -> dict[str, str]:
+    """Return the code that reads a state together with its pending changes; none for other tables."""
+    from platform_assets.cli.state_snippets import fresh_view
+    from platform_assets.components.declared import state_of
+    from platform_assets.model.tables import StateRef
+    from platform_assets.windows.state.folding import TopicState
+
+    if not isinstance(name, StateRef) or name.kind != "state":
+        return {}
+    declaration, declared = state_of(name.name)
+    state = TopicState(declaration.topic, declared, environment.ledger().lake)
+    pending = state.pending()
+    since = min([*pending.windows, *([pending.through] if pending.through else [])], default="")
+    if pending.replaces or pending.rebuild:
+        echo_error(
+            f"{name}: windows that are in the state were replaced since, or it is to be made again, so the code for fresh rows "
+            f"may still show what they replaced: run `platform-assets fold {declaration.topic}` first"
+        )
+    columns = state.opened().live.columns.names
+    texts = fresh_view(state, columns, since, environment.variables.get("SPARK_REMOTE"))
+    return {f"{FRESH}{reader}": text for reader, text in texts.items()}
+
+
+def _register(
+    environment: Environment, table: TableRef | DerivedRef | StateRef, folder: Folder
+) -> tuple[str | None, str]:
     """Register the table with Spark; return its name there, or the reason why it was not registered."""
     from pyspark.errors import PySparkException
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake.location import Folder
 from platform_assets.model.derived import DerivedRef
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import StateRef, TableRef
 from platform_assets.orchestration.names import catalogue_table
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ Reader = Literal["spark", "polars", "duckdb", "pandas"]
 _NO_ADDRESS: Final = "sc://localhost:15002/;token=…"
 
 
-def snippets(table: TableRef | DerivedRef, folder: Folder, remote: str | None) -> Mapping[Reader, str]:
+def snippets(table: TableRef | DerivedRef | StateRef, folder: Folder, remote: str | None) -> Mapping[Reader, str]:
     """Return Python code for each reader that prints the first rows of the table. `remote` is a Spark Connect address
     with its token, if there is one. The code contains the token, so print it only to the user's terminal."""
     path = folder.uri
@@ -59,14 +59,14 @@ def snippets(table: TableRef | DerivedRef, folder: Folder, remote: str | None) -
     return {reader: "\n".join(text) for reader, text in lines.items()}
 
 
-def sql_name(table: TableRef | DerivedRef) -> str:
+def sql_name(table: TableRef | DerivedRef | StateRef) -> str:
     """Return the table's name in SQL, such as `raw.orders`. Names in Spark have letters, digits and underscores, and
     their case does not matter."""
     schema, name = catalogue_table(table)
     return f"{schema}.{name}" if name[0].isalpha() else f"{schema}.`{name}`"
 
 
-def register(spark: SparkSession, table: TableRef | DerivedRef, folder: Folder) -> str:
+def register(spark: SparkSession, table: TableRef | DerivedRef | StateRef, folder: Folder) -> str:
     """Register the table by name on the Spark server, if needed; return the name. The embedded server keeps its catalog
     in memory, so it forgets names when it stops.
 

@@ -16,6 +16,7 @@ from platform_assets.orchestration.changes_status import ChangesStatus
 from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.retention_check import hours_text
+from platform_assets.orchestration.state_status import StateStatus
 from platform_assets.orchestration.status import Status, TableStatus
 from platform_assets.terminal import console as console_of
 from platform_assets.windows.maintain import expiry_text
@@ -81,6 +82,9 @@ def _all_cells(row: TableStatus) -> Iterator[tuple[Text, ...]]:
         yield tuple(map(_cell, _decoded_cells(row.decoded, row.windows_loaded)))
     if row.changes is not None:
         yield tuple(map(_cell, _changes_cells(row.changes, row.windows_loaded)))
+    if row.state is not None:
+        made = 0 if row.changes is None else row.changes.windows_made
+        yield tuple(map(_cell, _state_cells(row.state, made)))
 
 
 def _cell(content: str | Text) -> Text:
@@ -133,6 +137,23 @@ def _changes_cells(row: ChangesStatus, loaded: int) -> tuple[str | Text, ...]:
         "",
         "–",
         row.newest_window or "none",
+        "",
+        _checks(row.checks, may_warn=True),
+    )
+
+
+def _state_cells(row: StateStatus, made: int) -> tuple[str | Text, ...]:
+    """Return the cells of a state. The total number of windows is that of the table of changes."""
+    return (
+        row.table,
+        f"{max(made - row.pending_windows, 0):,}/{made:,}",
+        f"{row.pending_windows:,}",
+        "0",
+        f"{row.rows:,}",
+        "",
+        "",
+        "–",
+        row.through or "none",
         "",
         _checks(row.checks, may_warn=True),
     )
@@ -198,7 +219,13 @@ def _attention(row: TableStatus) -> list[str]:
         )
     lines += [f"{row.table}: {c.name}: {c.headline}" for c in row.checks if c.passed is False]
     lines += [] if row.decoded is None else list(_of_decoded(row.decoded, row.topic))
-    return lines + ([] if row.changes is None else list(_of_changes(row.changes)))
+    lines += [] if row.changes is None else list(_of_changes(row.changes))
+    return lines + ([] if row.state is None else list(_of_state(row.state)))
+
+
+def _of_state(row: StateStatus) -> Iterator[str]:
+    yield from (f"{row.table}: {problem}" for problem in row.problems)
+    yield from (f"{row.table}: {check.name}: {check.headline}" for check in row.checks if check.passed is False)
 
 
 def _of_changes(row: ChangesStatus) -> Iterator[str]:

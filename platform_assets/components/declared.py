@@ -27,7 +27,8 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.logs import logger
 from platform_assets.model.publishing import PublishDeclaration
-from platform_assets.model.tables import TableRef
+from platform_assets.model.state import StateDeclaration
+from platform_assets.model.tables import StateRef, TableRef
 from platform_assets.orchestration import planning
 from platform_assets.services import platform
 from platform_assets.services.home import checkout
@@ -297,8 +298,25 @@ def table_held(name: str, ledger: Ledger) -> tuple[TopicDeclaration, TableRef]:
     return TopicDeclaration(found.topic, _ANY_SCHEDULE, first, paused=True), found
 
 
-def derived_or_held(name: str, ledger: Ledger) -> TableRef | DerivedRef:
-    """Return the declared derived table with the name `derived/<name>`, or the table that `table_held` finds."""
+def state_of(name: str) -> tuple[TopicDeclaration, StateDeclaration]:
+    """Return the declarations of a topic with a state, given as `state/<topic>`, `state_deleted/<topic>` or by the topic's
+    name. Raises DeclarationsError. Raises ConfigurationError, which lists the topics with a state, if there is none."""
+    known = declarations()
+    for d in known.values():
+        if d.state is not None and name in (d.topic, *(table.name for table in d.state_tables)):
+            return d, d.state
+    names = ", ".join(d.state_tables[0].name for d in known.values() if d.state is not None)
+    raise ConfigurationError(
+        f"{name!r} is not a topic with `state` in its YAML; the states of this project are: {names or 'none'}"
+    )
+
+
+def derived_or_held(name: str, ledger: Ledger) -> TableRef | DerivedRef | StateRef:
+    """Return the declared derived table with the name `derived/<name>`, the table of a declared state, or the table that
+    `table_held` finds."""
+    if (state := StateRef.parse(name)) is not None:
+        state_of(name)
+        return state
     if DerivedRef.parse(name) is not None:
         return derived_of(name).table
     return table_held(name, ledger)[1]

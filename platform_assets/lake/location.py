@@ -24,7 +24,7 @@ from platform_assets.lake import failures, object_files
 from platform_assets.lake.files import STORES, Files, files_at, is_in_store
 from platform_assets.model.derived import DERIVED, DerivedRef, is_derived
 from platform_assets.model.names import is_topic
-from platform_assets.model.tables import KINDS, TableRef
+from platform_assets.model.tables import KINDS, StateRef, TableRef
 
 SHARED: Final = "windows"
 _CONTENTS: Final = "_ledger/files"
@@ -289,7 +289,7 @@ class Lake:
     def __str__(self) -> str:
         return str(self.root)
 
-    def table(self, table: TableRef | DerivedRef) -> Folder:
+    def table(self, table: TableRef | DerivedRef | StateRef) -> Folder:
         """Return the folder of a table."""
         first, last = table.parts
         return self.root / first / last

@@ -43,6 +43,8 @@ _LEFT_OUT: Final = ("topic_id", DELETED)
 _PLACE: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", "generation")
 RETENTION: Final = timedelta(days=1)
 """Time for which files of past versions are kept. Each fold rewrites all files, so a week would take much space."""
+_BACK: Final = 50
+"""Number of commits in which files of other programs are looked up that are old enough to be deleted."""
 BELOW: Final = "folds"
 """The folder of all files, below a table's folder."""
 
@@ -243,32 +245,59 @@ def folder_of(version: int, fold_id: str) -> str:
     return f"{BELOW}/v{version}-{fold_id}"
 
 
-def delete_past_files(folder: Folder, made: int) -> int:
-    """Delete the files of all folds that began before the commit `made` and that the newest version does not name;
-    return their number. Past versions can then no longer be read.
+def past_files(folder: Folder, made: int, handle: DeltaTable | None = None) -> list[str]:
+    """Return the files of all folds that began before the commit `made`, and the files of other programs that the table
+    had before it, without those that the newest version names. `handle` is the newest version, if it is at hand.
 
-    A fold that began before `made` can no longer commit. Files of later folds stay. Raises LakeNotWritableError.
+    A fold that began before `made` can no longer commit. Files of later folds are left out.
     """
     with folder.reading():
         below = [f"{BELOW}/{name}" for name in folder.folders(BELOW) if _began(name) < made]
-    return _delete_unnamed(folder, [f"{each}/{name}" for each in below for name in folder.files(each)])
+    found = [f"{each}/{name}" for each in below for name in folder.files(each)]
+    return _unnamed(folder, [*found, *_of_others(folder, made)], handle)
 
 
-def delete_old_files(folder: Folder, retention: timedelta = RETENTION) -> int:
-    """Delete files that are older than `retention` and that the newest version does not name; return their number. A
-    fold that takes longer than `retention` would fail. Raises LakeNotWritableError."""
-    return _delete_unnamed(folder, folder.written_before(folder.time() - retention, BELOW))
+def _of_others(folder: Folder, made: int, back: int | None = None) -> list[str]:
+    """Return the files outside `BELOW` that still exist and that were removed from the table in the last `back` commits
+    up to `made` or, if `back` is None, since the fold before it."""
+    found, version = list[str](), made
+    while version >= 0 and (commit := delta_log.commit(folder, version)) is not None:
+        is_before = back is None and version < made and FoldMetadata.from_json(commit.user_metadata) is not None
+        if is_before or (back is not None and made - version >= back):
+            break
+        found += [name for name in map(unquote, commit.removes) if not name.startswith(f"{BELOW}/")]
+        version -= 1
+    return [name for name in dict.fromkeys(found) if folder.has(name)]
 
 
-def _delete_unnamed(folder: Folder, names: Sequence[str]) -> int:
-    if not names:
-        return 0
-    handle = folder.delta()
-    with folder.reading():
-        named = {unquote(path) for path in pa.table(handle.get_add_actions())["path"].to_pylist()}
-    past = [name for name in names if name not in named]
+def delete_past_files(folder: Folder, made: int) -> int:
+    """Delete the `past_files`; return their number. Past versions can then no longer be read. Raises
+    LakeNotWritableError."""
+    past = past_files(folder, made)
     folder.erase(past)
     return len(past)
+
+
+def delete_old_files(folder: Folder, made: int, retention: timedelta = RETENTION) -> int:
+    """Delete files that are older than `retention` and that the newest version does not name; return their number. They
+    include files of other programs that the table had before the commit `made`. A fold that takes longer than
+    `retention` would fail. Raises LakeNotWritableError."""
+    moment = folder.time() - retention
+    others = set(_of_others(folder, made, _BACK))
+    if others:
+        others &= set(folder.written_before(moment, ""))
+    past = _unnamed(folder, [*folder.written_before(moment, BELOW), *sorted(others)])
+    folder.erase(past)
+    return len(past)
+
+
+def _unnamed(folder: Folder, names: Sequence[str], handle: DeltaTable | None = None) -> list[str]:
+    if not names:
+        return []
+    handle = folder.delta() if handle is None else handle
+    with folder.reading():
+        named = {unquote(path) for path in pa.table(handle.get_add_actions())["path"].to_pylist()}
+    return [name for name in names if name not in named]
 
 
 def _began(below: str) -> int:

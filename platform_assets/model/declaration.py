@@ -11,7 +11,7 @@ from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.model.keeping import Keep
 from platform_assets.model.names import checked_topic
 from platform_assets.model.state import StateDeclaration
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import STATE_KINDS, StateRef, TableRef
 from platform_assets.model.windows import first_edge, is_cron, window_starting_at
 
 LoadEngineName = Literal["columnar", "connector"]
@@ -129,8 +129,13 @@ class TopicDeclaration:
         return TableRef("changes", self.topic)
 
     @property
+    def state_tables(self) -> tuple[StateRef, ...]:
+        """The tables of live and of deleted keys, in this order; none if the topic has no state."""
+        return () if self.state is None else tuple(StateRef(kind, self.topic) for kind in STATE_KINDS)
+
+    @property
     def tables(self) -> tuple[TableRef, ...]:
-        """All tables of the topic, each after the tables from which it is made."""
+        """All tables of the topic that have windows, each after the tables from which it is made."""
         if self.decode is None:
             return (self.raw_table,)
         changes = () if self.state is None else (self.changes_table,)

@@ -18,7 +18,10 @@ KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
 """All kinds of tables, upstream first: each kind comes after the kinds from which it is made. `test_table_kinds` checks
 the code that must know every kind."""
 RESERVED_KINDS: Final = ("state", "derived")
-"""Names that tables of a topic cannot use: `derived` tables have no topic, and nothing writes `state` tables yet."""
+"""Kinds of tables without windows: `derived` tables have no topic, and for `state` see `StateRef`."""
+StateKind = Literal["state", "state_deleted"]
+"""state: the current row of each key; state_deleted: the keys that were deleted."""
+STATE_KINDS: Final[tuple[StateKind, ...]] = get_args(StateKind)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -72,6 +75,36 @@ class TableRef:
         raise ConfigurationError(
             f"{name!r} is not a table name; a table name has the form KIND/TOPIC, where KIND is one of {', '.join(KINDS)}"
         )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StateRef:
+    """A table of a topic's state. It has no windows of its own, and no receipts in the ledger."""
+
+    kind: StateKind
+    topic: str
+
+    def __post_init__(self) -> None:
+        checked_topic(self.topic)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def name(self) -> str:
+        """The table's name for users and tools, such as `state/orders`."""
+        return f"{self.kind}/{self.topic}"
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The parts of the name in a path or an asset key."""
+        return self.kind, self.topic
+
+    @classmethod
+    def parse(cls, name: str) -> StateRef | None:
+        """Return the table with the name `name`; None for names of other tables. Raises TopicNameError."""
+        kind, slash, topic = name.partition("/")
+        return next((cls(known, topic) for known in STATE_KINDS if slash and kind == known), None)
 
 
 @dataclass(frozen=True, slots=True)

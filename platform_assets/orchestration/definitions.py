@@ -15,7 +15,7 @@ from pydantic import Field
 from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError, TopicMissingError
-from platform_assets.lake import changes_table, dead_letter_table, decoded_table
+from platform_assets.lake import changes_table, dead_letter_table, decoded_table, state_table
 from platform_assets.lake.decoded_table import is_required, type_name
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import Receipt
@@ -26,7 +26,15 @@ from platform_assets.model.state import StateDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import line, markdown
 from platform_assets.model.windows import KEY_FORMAT, key_of
-from platform_assets.orchestration import changes_checks, decoded_checks, events, execution, names, raw_checks
+from platform_assets.orchestration import (
+    changes_checks,
+    decoded_checks,
+    events,
+    execution,
+    names,
+    raw_checks,
+    state_definitions,
+)
 from platform_assets.orchestration.dagster_records import TABLE_TAG
 from platform_assets.orchestration.freshness import freshness
 from platform_assets.orchestration.names import (
@@ -98,6 +106,8 @@ def build_definitions(
     if declaration.decode is not None and declaration.state is not None:
         tables.append(_changes_table(declaration, declaration.decode, declaration.state, partitions, group, owners))
         checks.append(changes_checks.build_checks(declaration))
+        tables.append(_state_tables(declaration, declaration.decode, declaration.state, group, owners))
+        checks.append(state_definitions.build_checks(declaration, declaration.state))
     if declaration.together is not None:
         # `build_group` builds the rest for the whole group.
         jobs = [] if declaration.decode is None else [_listed_windows_job(declaration)]
@@ -229,8 +239,7 @@ def _changes_table(
 ) -> dg.AssetsDefinition:
     """Build the asset of the changes. Its code version is the digest of the state's declaration."""
     topic, decoded = declaration.topic, table_key(declaration.decoded_table)
-    key_fields = None if decode.key is None else decoder_of(decode.key).fields
-    columns = changes_table.columns(decoded_table.columns(key_fields, decoder_of(decode.value).fields), state)
+    columns = _changes_columns(decode, state)
     lineage = {n: [dg.TableColumnDep(decoded, n)] for n in columns.names if n not in changes_table.OWN}
     lineage[changes_table.DELETED] = [dg.TableColumnDep(decoded, decoded_table.TOMBSTONE)]
     which = "The last record" if state.keep == "last" else "The first record"
@@ -263,6 +272,29 @@ def _changes_table(
         return _materialized(context, declaration.changes_table, found, lake.lake())
 
     return _change
+
+
+def _changes_columns(decode: DecodeDeclaration, state: StateDeclaration) -> Any:
+    key_fields = None if decode.key is None else decoder_of(decode.key).fields
+    return changes_table.columns(decoded_table.columns(key_fields, decoder_of(decode.value).fields), state)
+
+
+def _state_tables(
+    declaration: TopicDeclaration,
+    decode: DecodeDeclaration,
+    state: StateDeclaration,
+    group: str,
+    owners: Sequence[str],
+) -> dg.AssetsDefinition:
+    """Build the assets of the state, with their columns and the columns of the changes from which these are made."""
+    changes, source = _changes_columns(decode, state), table_key(declaration.changes_table)
+    live, dead = declaration.state_tables
+    columns = {live: state_table.live_columns(changes), dead: state_table.dead_columns(changes, state.key)}
+    schema = {
+        table: _table_metadata(table.name, of, {n: [dg.TableColumnDep(source, n)] for n in of.names})
+        for table, of in columns.items()
+    }
+    return state_definitions.build_asset(declaration, state, schema, group, owners)
 
 
 def _lineage(raw: dg.AssetKey, columns: Any) -> dict[str, list[dg.TableColumnDep]]:
@@ -458,7 +490,9 @@ def load_job_of(name: str, declarations: Sequence[TopicDeclaration]) -> Any:
     tables = str(declarations[0].raw_table) if len(declarations) == 1 else f"{len(declarations)} topics"
     return dg.define_asset_job(
         name,
-        selection=dg.AssetSelection.assets(*(key for d in declarations for key in names.tables_of(d))),
+        selection=dg.AssetSelection.assets(
+            *(key for d in declarations for key in (*names.tables_of(d), *names.state_keys(d)))
+        ),
         description=markdown(f"Loads windows of {tables}, decodes them if that is declared, and evaluates the checks."),
     )
 

@@ -15,12 +15,13 @@ import dagster as dg
 
 from platform_assets.checks import changes as checks_of_changes
 from platform_assets.checks import decoded as checks
+from platform_assets.checks import state as checks_of_state
 from platform_assets.checks.registry import CHECKS
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.derived import DerivedRef
 from platform_assets.model.names import catalogue_name, identifier
-from platform_assets.model.tables import KINDS, RESERVED_KINDS, TableRef
+from platform_assets.model.tables import KINDS, RESERVED_KINDS, STATE_KINDS, StateRef, TableRef
 
 LOAD_ID: Final = "load_id"
 OUTCOME: Final = "outcome"
@@ -30,8 +31,10 @@ PREFIX_VARIABLE: Final = "PLATFORM_ASSET_PREFIX"
 """Prefix of each asset key of a code location, such as `plant` or `plant/north`. None by default."""
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*")
 _SOURCE: Final = "kafka"
-_TAKEN: Final = (*KINDS, *RESERVED_KINDS, "published")
+_TAKEN: Final = (*KINDS, *RESERVED_KINDS, *STATE_KINDS[1:], "published")
 _MANY: Final = "many"
+STATE_TAG: Final = "platform_assets/state"
+"""Tag of the runs that fold changes into a state."""
 
 
 def key_prefix() -> tuple[str, ...]:
@@ -59,7 +62,7 @@ def topic_key(topic: str) -> dg.AssetKey:
     return dg.AssetKey([*key_prefix(), _SOURCE, topic])
 
 
-def table_key(table: TableRef) -> dg.AssetKey:
+def table_key(table: TableRef | StateRef) -> dg.AssetKey:
     """Return the key of a lake table. Raises ConfigurationError."""
     return dg.AssetKey([*key_prefix(), *table.parts])
 
@@ -122,6 +125,16 @@ def changes_checks_op(topic: str) -> str:
     return f"{identifier(topic)}_checks_changes"
 
 
+def fold_op(topic: str) -> str:
+    """Return the name of the op that folds changes into the topic's state."""
+    return f"{identifier(topic)}_fold_state"
+
+
+def state_checks_op(topic: str) -> str:
+    """Return the name of the op that evaluates the checks of the topic's state."""
+    return f"{identifier(topic)}_checks_state"
+
+
 def checks_op(topic: str) -> str:
     """Return the name of the op that evaluates the raw table's checks."""
     return f"{identifier(topic)}_checks"
@@ -181,7 +194,7 @@ def earlier_windows_check_op(topic: str) -> str:
     return f"{earlier_windows_job(topic)}_check_op"
 
 
-def catalogue_table(table: TableRef | DerivedRef) -> tuple[str, str]:
+def catalogue_table(table: TableRef | DerivedRef | StateRef) -> tuple[str, str]:
     """Return the schema and the name of a table for a catalog. They are unique even if the catalog ignores case."""
     if isinstance(table, DerivedRef):
         return table.parts
@@ -199,6 +212,8 @@ def all_names(d: TopicDeclaration) -> frozenset[str]:
         checks_op,
         decoded_checks_op,
         changes_checks_op,
+        fold_op,
+        state_checks_op,
         deep_audit_op,
         earlier_windows_op,
         earlier_windows_check_op,
@@ -234,6 +249,26 @@ def changes_check_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
     if declaration.state is None:
         return []
     return [dg.AssetCheckKey(table_key(declaration.changes_table), name) for name in checks_of_changes.NAMES]
+
+
+def state_tag(declaration: TopicDeclaration) -> str:
+    """Return the value of `STATE_TAG` of runs that fold the topic's state. Raises ConfigurationError."""
+    return "/".join((*key_prefix(), f"{STATE_KINDS[0]}/{declaration.topic}"))
+
+
+def state_keys(declaration: TopicDeclaration) -> list[dg.AssetKey]:
+    """Return the tables of the topic's state, which have no partitions; none if it has no state."""
+    return [table_key(table) for table in declaration.state_tables]
+
+
+def state_check_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
+    """Return the checks of the topic's state; none if it has no state."""
+    return [dg.AssetCheckKey(key, name) for key in state_keys(declaration)[:1] for name in checks_of_state.NAMES]
+
+
+def blocking_state(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
+    """Return the checks of the table of changes that block the topic's state while the checks fail."""
+    return [dg.AssetCheckKey(table_key(declaration.changes_table), checks_of_changes.CONSERVATION)]
 
 
 def blocking_changes(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:

@@ -30,6 +30,7 @@ from platform_assets.orchestration import (
     planning,
     raw_checks,
     retention_check,
+    state_status,
     upkeep_status,
 )
 from platform_assets.orchestration.aging_checks import Subject
@@ -39,6 +40,7 @@ from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.health import CheckStatus, SensorStatus, UnloadedWindow
 from platform_assets.orchestration.names import sensor_name, table_key
 from platform_assets.orchestration.retention_check import TransactionStatus
+from platform_assets.orchestration.state_status import StateStatus
 from platform_assets.orchestration.upkeep_status import UpkeepStatus
 from platform_assets.windows.load import clocks, sealing
 from platform_assets.windows.load.retention_forecast import PartitionForecast
@@ -88,7 +90,7 @@ class TableStatus:
     Dagster has no record of the sensor. `problems` says what keeps windows from being loaded, or soon will.
     `lag_to_high_watermark` also counts offsets that open transactions hold back. `hours_left` is the value for the
     partition that retention overtakes first. `decoded` is None if the topic is not decoded, or if nothing could be
-    read. `changes` is None if the topic has no state, or if nothing could be read. For a `paused` topic, no window
+    read. `changes` and `state` are None if the topic has no state, or if nothing could be read. For a `paused` topic, no window
     counts as failed, and only problems with its log are listed. `upkeep` has the newest upkeep of each of the topic's
     tables, if there is any. `keep` has what it removed as expired, for a topic that has `keep` in its YAML.
     """
@@ -121,6 +123,7 @@ class TableStatus:
     upkeep: tuple[UpkeepStatus, ...] = ()
     keep: LastExpiry | None = None
     changes: ChangesStatus | None = None
+    state: StateStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,7 @@ class Status:
                 and all(c.passed is not False for c in t.checks)
                 and (t.decoded is None or t.decoded.healthy)
                 and (t.changes is None or t.changes.healthy)
+                and (t.state is None or t.state.healthy)
                 for t in self.tables
             )
         )
@@ -272,6 +276,7 @@ def _table(
     held_up = health.problems(declaration, unloaded, sensor, pending if instance else None, now, moved or clock, behind)
     decoded, error = _decoded(declaration, ledger, instance, older.windows + len(loaded), frozenset(missing), now)
     changes, error_of_changes = _changes(declaration, ledger, instance, now)
+    state, error_of_state = _state(declaration, ledger, instance)
     held = older.rows + (pc.sum(rows["rows"]).as_py() or 0)
     judged = health.latest_checks(instance, [dg.AssetCheckKey(table_key(declaration.raw_table), n) for n in checks])
     unjudged: Iterable[str] = ()
@@ -296,7 +301,7 @@ def _table(
         partitions=partitions,
         checks=judged,
         broker_error=broker_error,
-        error=error or error_of_changes,
+        error=error or error_of_changes or error_of_state,
         warning=" ".join([*_warnings(declaration, first, now), *([far] if far else []), *passing, *parked_past_keep])
         or None
         if newest_cut is not None or declaration.paused
@@ -320,6 +325,7 @@ def _table(
         upkeep=upkeep,
         keep=keep,
         changes=changes,
+        state=state,
     )
 
 
@@ -364,6 +370,18 @@ def _changes(
         return None, None
     try:
         return changes_status.collect(declaration, ledger, instance, now), None
+    except PlatformError as e:
+        return None, str(e)
+
+
+def _state(
+    declaration: TopicDeclaration, ledger: Ledger, instance: dg.DagsterInstance | None
+) -> tuple[StateStatus | None, str | None]:
+    """Return the status of the topic's state, if it has one, or the reason why this status is unknown."""
+    if declaration.state is None:
+        return None, None
+    try:
+        return state_status.collect(declaration, declaration.state, ledger, instance), None
     except PlatformError as e:
         return None, str(e)
 

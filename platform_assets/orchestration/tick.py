@@ -30,7 +30,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import line, markdown
-from platform_assets.orchestration import dagster_records, events, names, planning, raw_checks
+from platform_assets.orchestration import dagster_records, events, names, planning, raw_checks, state_definitions
 from platform_assets.orchestration.aging_checks import Subject, evaluate_due
 from platform_assets.orchestration.dagster_records import RunLog
 from platform_assets.orchestration.names import run_tag, sensor_name, table_key
@@ -213,7 +213,9 @@ class Tick:
         found.run_requests += [_run_request(d, d.changes_table, request) for request in result.changes]
         found.run_requests += [] if result.checks is None else [result.checks]
         found.events += [*result.events, *more]
-        found.busy = found.busy or result.skip_reason is None
+        folds = state_definitions.run_requests(d, self.ledger, self.instance, self.now)
+        found.run_requests += folds
+        found.busy = found.busy or result.skip_reason is None or bool(folds)
         if result.reported is not None:
             found.reported[d.topic] = result.reported
         if result.skip_reason is not None:

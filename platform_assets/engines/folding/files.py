@@ -88,3 +88,17 @@ class FileSide:
         ):
             writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
         self.written.append(described(self.folder, name))
+
+
+class Unwritten(FileSide):
+    """A side whose new rows are not written."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, side: FileSide) -> Unwritten:
+        """Return a side with the present rows of `side`."""
+        return cls(side.folder, side.table_columns, side.paths, side.below, side.key)
+
+    def write(self, number: int, count: int, rows: pa.Table) -> None:
+        """Implement `Side.write`."""

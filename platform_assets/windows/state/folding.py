@@ -12,14 +12,11 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.engines.folding.buckets import count_for
-from platform_assets.engines.folding.files import FileSide
-from platform_assets.engines.folding.fold import FoldOrder, fold
 from platform_assets.errors import FoldOutcomeUnknownError, PlatformError
 from platform_assets.lake import delta_log, field_ids, state_table
 from platform_assets.lake.location import Folder, Lake
@@ -31,6 +28,11 @@ from platform_assets.model.logs import logger
 from platform_assets.model.state import StateDeclaration
 from platform_assets.windows.state.changes_source import ChangesSource, UnknownChangeError
 from platform_assets.windows.state.pending import FoldPlan, plan
+
+if TYPE_CHECKING:
+    # Imported in the functions that need it: it loads compiled code, which a tick and a code location do not need.
+    from platform_assets.engines.folding.files import FileSide
+    from platform_assets.engines.folding.fold import FoldOrder
 
 _log = logger(__name__)
 
@@ -51,6 +53,7 @@ class Pending:
     `through` is the newest window in the state, or an empty text. `state_rows` and `state_bytes` are the size of the
     state. If `rebuild` is not empty, it is the reason why the next fold has to make the state from all changes.
     `replaces` is true if a window that was folded has other changes now, and `erases` if records were erased from it.
+    `is_interrupted` is true if a fold ended before it deleted files that may have erased records.
     """
 
     windows: tuple[str, ...]
@@ -61,11 +64,12 @@ class Pending:
     rebuild: str = ""
     replaces: bool = False
     erases: bool = False
+    is_interrupted: bool = False
 
     @property
     def is_due(self) -> bool:
         """True if the next fold should not wait for more changes."""
-        if self.rebuild or self.replaces or self.erases:
+        if self.rebuild or self.replaces or self.erases or self.is_interrupted:
             return True
         is_small = self.state_rows < SMALL_ROWS and self.state_bytes < SMALL_BYTES
         return bool(self.windows) and (is_small or self.rows >= SHARE * self.state_rows)
@@ -99,7 +103,9 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tables:
+class StateTables:
+    """Both tables of a state and its table of changes as they were when they were opened, and what a fold has to do."""
+
     live: Opened
     dead: Opened
     source: ChangesSource
@@ -143,9 +149,9 @@ class TopicState:
             source = ChangesSource.newest(self.changes_folder)
             by_window = source.rows_by_window()
             return Pending(tuple(sorted(by_window)), sum(by_window.values()), "", 0, 0, "the state does not exist yet")
-        return self._pending(self._opened())
+        return self._pending(self.opened())
 
-    def _pending(self, tables: _Tables) -> Pending:
+    def _pending(self, tables: StateTables) -> Pending:
         planned = tables.plan
         by_window = tables.source.rows_by_window(None if planned.rebuild else planned.windows)
         files = tables.live.files()
@@ -158,6 +164,7 @@ class TopicState:
             rebuild=planned.rebuild,
             replaces=planned.replaces,
             erases=planned.erases,
+            is_interrupted=self._has_past_files(tables),
         )
 
     def fold(self, *, rebuild: bool = False, progress: Progress = lambda done, all: None) -> FoldOutcome:
@@ -166,9 +173,11 @@ class TopicState:
         Raises ConcurrentFoldError if another commit changed one of the tables in the meantime; FoldOutcomeUnknownError;
         NoChangesError if there is no table of changes; and FilesLostError.
         """
+        from platform_assets.engines.folding.fold import fold
+
         began = time.monotonic()
         self._create()
-        tables = self._opened()
+        tables = self.opened()
         self._finish_erasures(tables)
         reason = tables.plan.rebuild or ("requested" if rebuild else "")
         pending = self._pending(tables)
@@ -233,12 +242,15 @@ class TopicState:
 
     def compare(self, progress: Progress = lambda done, all: None) -> Comparison:
         """Make the state from all changes without writing it, and compare it with the present state, to which the
-        pending changes are applied, also without writing. Raises the errors of `fold`."""
-        self._create()
-        tables = self._opened()
+        pending changes are applied, also without writing. Raises TableGoneError if there is no state, and the errors of
+        `fold`."""
+        from platform_assets.engines.folding.files import Unwritten
+        from platform_assets.engines.folding.fold import fold
+
+        tables = self.opened()
         found = []
         for anew in (False, True):
-            live, dead = (_Unwritten(side) for side in self._sides(tables, anew=anew))
+            live, dead = (Unwritten.of(side) for side in self._sides(tables, anew=anew))
             windows = tables.source.rows_by_window() if anew else tables.plan.windows
             order = self._order(tables, live, dead, windows, anew=anew)
             found.append(fold(order, progress))
@@ -257,11 +269,12 @@ class TopicState:
                     folder, columns, name=f"{kind}_{self.topic}", description=f"{what} of Kafka topic {self.topic}"
                 )
 
-    def _opened(self) -> _Tables:
+    def opened(self) -> StateTables:
+        """Open the tables. Raises TableGoneError if there is no state, and NoChangesError."""
         # The changes come last: their version is then never older than that of the state.
         dead, live = state_table.opened(self.dead_folder), state_table.opened(self.live_folder)
         source = ChangesSource.newest(self.changes_folder)
-        return _Tables(live, dead, source, self._plan(live, dead, source))
+        return StateTables(live, dead, source, self._plan(live, dead, source))
 
     def _plan(self, live: Opened, dead: Opened, source: ChangesSource) -> FoldPlan:
         folds = (live.fold, dead.fold)
@@ -286,7 +299,9 @@ class TopicState:
         erased = any(erased_of(Ledger(self.lake), self.topic, again).values()) if again else False
         return replace(planned, erases=planned.erases or erased)
 
-    def _sides(self, tables: _Tables, *, anew: bool) -> tuple[FileSide, FileSide]:
+    def _sides(self, tables: StateTables, *, anew: bool) -> tuple[FileSide, FileSide]:
+        from platform_assets.engines.folding.files import FileSide
+
         changes = tables.source.columns
         wanted = (state_table.live_columns(changes), state_table.dead_columns(changes, self.declared.key))
         live, dead = (
@@ -302,8 +317,11 @@ class TopicState:
         return live, dead
 
     def _order(
-        self, tables: _Tables, live: FileSide, dead: FileSide, windows: Collection[str], *, anew: bool
+        self, tables: StateTables, live: FileSide, dead: FileSide, windows: Collection[str], *, anew: bool
     ) -> FoldOrder:
+        from platform_assets.engines.folding.buckets import count_for
+        from platform_assets.engines.folding.fold import FoldOrder
+
         source = tables.source
         columns = pa.schema([f.remove_metadata() for f in source.columns if f.name != "topic_id"])
         rows = sum(source.rows_by_window(None if anew else windows).values())
@@ -327,27 +345,24 @@ class TopicState:
             if erases:
                 state_table.delete_past_files(folder, made)
             else:
-                state_table.delete_old_files(folder)
+                state_table.delete_old_files(folder, made)
 
-    def _finish_erasures(self, tables: _Tables) -> None:
+    def _has_past_files(self, tables: StateTables) -> bool:
+        """Return True if the newest fold erased records, and past files are left, because it ended before it deleted them."""
+        return any(
+            table.fold is not None
+            and table.fold.erases
+            and bool(state_table.past_files(table.folder, table.version, table.handle))
+            for table in (tables.live, tables.dead)
+        )
+
+    def _finish_erasures(self, tables: StateTables) -> None:
         """Delete the past files that a fold with erased records has left, because it ended before that."""
         if tables.live.fold is not None and tables.live.fold.erases:
             self._clean(tables.live.version, tables.dead.version, erases=True)
 
 
-class _Unwritten(FileSide):
-    """A side whose new rows are not written."""
-
-    __slots__ = ()
-
-    def __init__(self, side: FileSide) -> None:
-        super().__init__(side.folder, side.table_columns, side.paths, side.below, side.key)
-
-    def write(self, number: int, count: int, rows: pa.Table) -> None:
-        """Implement `Side.write`."""
-
-
-def _through(tables: _Tables) -> str:
+def _through(tables: StateTables) -> str:
     return min((each.fold.through for each in (tables.live, tables.dead) if each.fold is not None), default="")
 
 

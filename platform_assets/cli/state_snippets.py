@@ -1,0 +1,98 @@
+"""Code that users can paste to read a topic's state together with the changes that are not folded yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from platform_assets.model.state import StateDeclaration
+    from platform_assets.windows.state.folding import TopicState
+
+_ORDER: Final = ("generation", "window", "kafka_partition", "kafka_offset")
+_NO_ADDRESS: Final = "sc://localhost:15002/;token=…"
+
+
+def fresh_view(
+    state: TopicState, columns: Sequence[str], since: str, remote: str | None
+) -> Mapping[Literal["spark", "polars", "duckdb"], str]:
+    """Return Python code for each reader that makes `fresh`: the current row of each key, with the `columns` of the
+    table of live keys. It unites the state with all changes from the window `since` on; a change that is in the state
+    already makes no difference. `remote` is a Spark Connect address with its token, if there is one."""
+    places = {"live": state.live_folder, "dead": state.dead_folder, "changes": state.changes_folder}
+    order = _order(state.declared)
+    sql = _sql(state.declared, columns, order, since)
+    opened = [f"{name} = DeltaTable({folder.uri!r})" for name, folder in places.items()]
+    descending = state.declared.keep == "last"
+    return {
+        "spark": "\n".join(
+            (
+                "from pyspark.sql import SparkSession",
+                f"spark = SparkSession.builder.remote({remote or _NO_ADDRESS!r}).getOrCreate()",
+                *(
+                    f"spark.read.format('delta').load({folder.spark_path!r}).createOrReplaceTempView('{name}')"
+                    for name, folder in places.items()
+                ),
+                f"fresh = spark.sql({_quoted(sql.replace(chr(34), '`'))})",
+                "fresh.show(5)",
+            )
+        ),
+        "polars": "\n".join(
+            (
+                "import polars as pl",
+                "from deltalake import DeltaTable",
+                *opened,
+                f"changed = pl.scan_delta(changes).filter(pl.col('window') >= {since!r})",
+                "rows = pl.concat(",
+                "    [",
+                "        pl.scan_delta(live).with_columns(deleted=pl.lit(False)),",
+                "        pl.scan_delta(dead).with_columns(deleted=pl.lit(True)),",
+                "        changed,",
+                "    ],",
+                "    how='diagonal_relaxed',",
+                ")",
+                f"best = rows.sort({list(order)!r}, descending={descending})",
+                f"best = best.unique({list(state.declared.key)!r}, keep='first', maintain_order=True)",
+                f"fresh = best.filter(~pl.col('deleted')).select({list(columns)!r})",
+                "print(fresh.head(5).collect())",
+            )
+        ),
+        "duckdb": "\n".join(
+            (
+                "import duckdb",
+                "from deltalake import DeltaTable",
+                *opened,
+                "live, dead, changes = (each.to_pyarrow_table() for each in (live, dead, changes))",
+                f"fresh = duckdb.sql({_quoted(sql)})",
+                "print(fresh.limit(5))",
+            )
+        ),
+    }
+
+
+def _order(declared: StateDeclaration) -> tuple[str, ...]:
+    return (*(() if declared.version is None else (declared.version,)), *_ORDER)
+
+
+def _sql(declared: StateDeclaration, columns: Sequence[str], order: Sequence[str], since: str) -> str:
+    names = ", ".join(_named(name) for name in columns)
+    held = {*declared.key, "window", *_ORDER, "kafka_timestamp"}
+    dead = ", ".join(_named(name) if name in held else f"NULL AS {_named(name)}" for name in columns)
+    direction = "DESC" if declared.keep == "last" else "ASC"
+    by = ", ".join(f"{_named(name)} {direction}" for name in order)
+    key = ", ".join(map(_named, declared.key))
+    return f"""SELECT {names} FROM (
+  SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY {by}) AS place FROM (
+    SELECT {names}, false AS deleted FROM live
+    UNION ALL SELECT {dead}, true AS deleted FROM dead
+    UNION ALL SELECT {names}, deleted FROM changes WHERE "window" >= '{since}'
+  ) AS candidates
+) AS placed WHERE place = 1 AND NOT deleted"""  # noqa: S608  the names are the table's columns, and quoted
+
+
+def _named(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _quoted(sql: str) -> str:
+    return '"""\n' + sql.replace("\\", "\\\\").replace('"""', '\\"\\"\\"') + '\n"""'

@@ -1,0 +1,243 @@
+"""A topic's state in Dagster: the two assets, which have no partitions, their checks, and the runs that a tick requests."""
+
+# No postponed annotations here: Dagster reads those of the functions below.
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, Final
+
+import dagster as dg
+
+from platform_assets.checks import state as checks
+from platform_assets.checks.findings import CheckResult
+from platform_assets.errors import NoChangesError, PlatformError
+from platform_assets.lake import delta_log, state_table
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.logs import logger
+from platform_assets.model.state import StateDeclaration
+from platform_assets.model.tables import StateRef
+from platform_assets.model.untrusted import line, markdown
+from platform_assets.orchestration import dagster_records, names
+from platform_assets.orchestration.execution import as_dagster
+from platform_assets.orchestration.names import STATE_TAG, fold_op, state_checks_op, state_tag, table_key
+from platform_assets.orchestration.resources import LakeResource
+from platform_assets.windows.state.folding import FoldOutcome, TopicState
+
+_log = logger(__name__)
+
+_FIRST_WAIT: Final = timedelta(minutes=1)
+_LONGEST_WAIT: Final = timedelta(hours=1)
+"""Time after which a failed run is requested again: at first, and at most."""
+_LAST_RUNS: Final = 10
+
+
+def build_asset(
+    declaration: TopicDeclaration,
+    state: StateDeclaration,
+    schema: Mapping[StateRef, Mapping[str, Any]],
+    group: str,
+    owners: Sequence[str],
+) -> dg.AssetsDefinition:
+    """Build both assets. `schema` has the metadata of each table's columns."""
+    topic, source = declaration.topic, table_key(declaration.changes_table)
+    live, dead = declaration.state_tables
+    which = "last" if state.keep == "last" else "first"
+    key = ", ".join(state.key)
+    texts = {
+        live: f"The current row of each key ({key}) of Kafka topic {topic}: its {which} record of all windows, unless that "
+        "deletes the key. It is a maximum over a total order, so the order in which windows are applied does not matter.",
+        dead: f"The keys ({key}) of Kafka topic {topic} that are deleted, and the position of the record that deleted each. "
+        "Later windows need it, so that a late record does not bring a deleted key back.",
+    }
+    specs = [
+        dg.AssetSpec(
+            table_key(table),
+            deps=[source],
+            group_name=group,
+            kinds={"delta"},
+            owners=list(owners),
+            code_version=state.digest,
+            description=markdown(text),
+            metadata=dict(schema[table]),
+        )
+        for table, text in texts.items()
+    ]
+
+    @dg.multi_asset(specs=specs, name=fold_op(topic), op_tags={STATE_TAG: live.name})
+    def _fold(context: dg.AssetExecutionContext, lake: LakeResource) -> Iterator[dg.MaterializeResult[Any]]:
+        found = TopicState(topic, state, lake.lake(), context.run.run_id)
+        # Rows that were found to be wrong may be those of any key.
+        wrong = [dg.AssetCheckKey(table_key(live), name) for name in checks.NAMES]
+        is_wrong = dagster_records.blocked_by(context.instance, wrong)
+        try:
+            done = found.fold(rebuild=is_wrong)
+        except PlatformError as e:
+            raise as_dagster({live.name: e}, str(e), context.retry_number) from e
+        context.log.info(line(f"{live}: {summary(done)}"))
+        for table in (live, dead):
+            yield dg.MaterializeResult(
+                asset_key=table_key(table),
+                metadata=_metadata(found, done, table),
+                data_version=dg.DataVersion(_data_version(found)),
+            )
+
+    return _fold
+
+
+def summary(done: FoldOutcome) -> str:
+    """Describe a fold in one sentence."""
+    size = f"{done.rows:,} rows and {done.deleted:,} deleted keys, through window {done.through or 'none'}"
+    if done.made == "unchanged":
+        return f"nothing to apply: {size}"
+    windows = f"{len(done.windows):,} window" + ("" if len(done.windows) == 1 else "s")
+    how = f"made from all changes ({done.reason})" if done.made == "rebuild" else "folded"
+    return f"{windows} with {done.changes:,} changes {how} in {done.seconds:.1f} s: {size}"
+
+
+def _metadata(state: TopicState, done: FoldOutcome, table: StateRef) -> dict[str, Any]:
+    folder = state.lake.table(table)
+    rows = done.rows if table.kind == "state" else done.deleted
+    return {
+        "dagster/row_count": rows,
+        "summary": line(summary(done)),
+        "made": done.made,
+        "reason": line(done.reason),
+        "windows_applied": len(done.windows),
+        "changes_applied": done.changes,
+        "through": done.through,
+        "rows": done.rows,
+        "deleted_keys": done.deleted,
+        "seconds": done.seconds,
+        "table_version": delta_log.version(folder),
+        "path": dg.MetadataValue.path(str(folder)),
+    }
+
+
+def _data_version(state: TopicState) -> str:
+    fold = state_table.opened(state.live_folder).fold
+    what = [] if fold is None else [fold.declaration, fold.changes_id, fold.changes.version]
+    return sha256(json.dumps(what).encode()).hexdigest()[:32]
+
+
+def build_checks(declaration: TopicDeclaration, state: StateDeclaration) -> dg.AssetChecksDefinition:
+    """Build all checks of the state in one step, because they read the same logs."""
+    asset = table_key(declaration.state_tables[0])
+    texts = {
+        checks.COMPLETE: "Every window of the changes, up to the newest one, is applied, and both tables are as the newest fold "
+        "committed them.",
+        checks.ONE_ROW: "Each key is in one row, either of the live keys or of the deleted keys.",
+        checks.EQUALS: f"{checks.KEYS} keys, compared with all changes, have the row that counts.",
+    }
+    specs = [dg.AssetCheckSpec(n, asset=asset, blocking=True, description=text) for n, text in texts.items()]
+
+    @dg.multi_asset_check(specs=specs, name=state_checks_op(declaration.topic), can_subset=True)
+    def _evaluate(context: dg.AssetCheckExecutionContext, lake: LakeResource) -> Iterator[dg.AssetCheckResult]:
+        wanted = {key.name for key in context.selected_asset_check_keys}
+        for found in checks.results(declaration, state, Ledger(lake.lake()), seed=context.run.run_id):
+            if found.check in wanted:
+                yield as_result(asset, found)
+
+    return _evaluate
+
+
+def as_result(asset: dg.AssetKey, found: CheckResult) -> dg.AssetCheckResult:
+    """Return a check's result for Dagster. Only what is wrong is an error; work that is not done yet is a warning."""
+    text = found.headline
+    if found.findings:
+        worst = sorted(found.findings, key=lambda f: not f.alarming)[0]
+        text = f"{text.rstrip('.')}. {worst.sentence()} What to do: {worst.remedy}"
+    return dg.AssetCheckResult(
+        asset_key=asset,
+        check_name=found.check,
+        passed=found.passed,
+        severity=dg.AssetCheckSeverity.ERROR if found.alarming else dg.AssetCheckSeverity.WARN,
+        description=markdown(text),
+        metadata={**dict(found.figures), "findings": len(found.findings)},
+    )
+
+
+def run_requests(
+    declaration: TopicDeclaration, ledger: Ledger, instance: dg.DagsterInstance, now: datetime
+) -> list[dg.RunRequest]:
+    """Return the run that folds pending changes, if a fold is due, no other one is under way, and no check of the table of
+    changes blocks it.
+
+    A run that failed is requested again after a minute, then after twice as long each time, up to an hour. An error of the
+    state is logged, and does not hold up the topic's windows.
+    """
+    if declaration.state is None:
+        return []
+    try:
+        state = TopicState(declaration.topic, declaration.state, ledger.lake)
+        place = _place(state)
+        if place is None or not _is_due(state, place):
+            return []
+    except NoChangesError:
+        return []
+    except PlatformError as e:
+        _log.warning("%s: whether a fold is due is unknown: %s", declaration.state_tables[0], e)
+        return []
+    if dagster_records.blocked_by(instance, names.blocking_state(declaration)):
+        return []
+    tag = state_tag(declaration)
+    keys = names.state_keys(declaration)
+    # Runs that somebody launched do not have the tag, but name the asset.
+    if any(
+        r.tags.get(STATE_TAG) == tag or keys[0] in (r.asset_selection or ())
+        for r in dagster_records.under_way(instance)
+    ):
+        return []
+    failed = _failed(instance, tag)
+    wait = min(_FIRST_WAIT * 2 ** min(max(len(failed) - 1, 0), 10), _LONGEST_WAIT)
+    if failed and now.timestamp() - failed[0].update_timestamp.timestamp() < wait.total_seconds():
+        return []
+    run_key = f"{tag}:{sha256(json.dumps(place).encode()).hexdigest()[:16]}:{failed[0].storage_id if failed else 0}"
+    return [
+        dg.RunRequest(
+            run_key,
+            tags={STATE_TAG: tag},
+            job_name=names.assets_job(declaration),
+            asset_selection=keys,
+            asset_check_keys=names.state_check_keys(declaration),
+        )
+    ]
+
+
+def _failed(instance: dg.DagsterInstance, tag: str) -> list[dg.RunRecord]:
+    """Return the newest runs of a state that failed, newest first, since its last run that did not."""
+    found = list[dg.RunRecord]()
+    for record in instance.get_run_records(dg.RunsFilter(tags={STATE_TAG: tag}), limit=_LAST_RUNS):
+        if record.dagster_run.status not in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED):
+            break
+        found.append(record)
+    return found
+
+
+_Place = tuple[str, int, int | None, int | None]
+_due: dict[tuple[str, str], tuple[_Place, bool]] = {}
+_lock = threading.Lock()
+
+
+def _place(state: TopicState) -> _Place | None:
+    """Return the declaration and the versions of the tables; None if there are no changes."""
+    changes = delta_log.newest_version(state.changes_folder)
+    if changes is None:
+        return None
+    versions = (delta_log.newest_version(folder) for folder in (state.live_folder, state.dead_folder))
+    return (state.declared.digest, changes, *versions)
+
+
+def _is_due(state: TopicState, place: _Place) -> bool:
+    """Return True if a fold is due. The answer is remembered while the tables have the same versions."""
+    where = (str(state.lake), state.topic)
+    with _lock:
+        known = _due.get(where)
+    if known is not None and known[0] == place and not known[1]:
+        return False
+    found = state.pending().is_due
+    with _lock:
+        _due[where] = (place, found)
+    return found

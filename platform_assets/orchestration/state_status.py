@@ -1,0 +1,83 @@
+"""The row of `platform-assets status` for a topic's state, built from the tables' logs and from Dagster's records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import dagster as dg
+
+from platform_assets.errors import NoChangesError
+from platform_assets.lake import delta_log
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.state import StateDeclaration
+from platform_assets.orchestration import dagster_records, health, names
+from platform_assets.orchestration.health import CheckStatus
+from platform_assets.windows.state.folding import TopicState
+
+
+@dataclass(frozen=True, slots=True)
+class StateStatus:
+    """The table `state/<topic>`. The field names are also those of the JSON and must not change.
+
+    `pending_windows` and `pending_rows` count the changes that it lacks; `is_due` is true if the next fold should not wait
+    for more. `through` is the newest window in it; None before the first fold. `problems` says what keeps changes from
+    being folded.
+    """
+
+    table: str
+    rows: int
+    pending_windows: int
+    pending_rows: int
+    is_due: bool
+    through: str | None
+    checks: tuple[CheckStatus, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        """True if nothing prevents folds and no check fails; a warning does not count as a failure."""
+        return not self.problems and not any(c.failed for c in self.checks)
+
+
+def collect(
+    declaration: TopicDeclaration, state: StateDeclaration, ledger: Ledger, instance: dg.DagsterInstance | None
+) -> StateStatus:
+    """Return the status of a topic's state. Raises whatever reading the tables raises."""
+    table = declaration.state_tables[0]
+    judged = health.latest_checks(instance, names.state_check_keys(declaration))
+    try:
+        topic = TopicState(declaration.topic, state, ledger.lake)
+        found = topic.pending() if delta_log.exists(topic.changes_folder) else None
+    except NoChangesError:
+        found = None
+    if found is None:
+        return StateStatus(table.name, 0, 0, 0, is_due=False, through=None, checks=judged)
+    problems: list[str] = []
+    if instance is not None and not declaration.paused and found.is_due:
+        if dagster_records.blocked_by(instance, names.blocking_state(declaration)):
+            problems.append(
+                f"changes are not folded, because a check of {declaration.changes_table} failed. Follow that check's remedy; the "
+                "sensor then requests the fold"
+            )
+        elif (run := _failed(instance, declaration)) is not None:
+            problems.append(
+                f"the last fold failed in run {run}; the sensor requests it again. Its log says why, or run `platform-assets "
+                f"fold {declaration.topic}`"
+            )
+    return StateStatus(
+        table=table.name,
+        rows=found.state_rows,
+        pending_windows=len(found.windows),
+        pending_rows=found.rows,
+        is_due=found.is_due,
+        through=found.through or None,
+        checks=judged,
+        problems=tuple(problems),
+    )
+
+
+def _failed(instance: dg.DagsterInstance, declaration: TopicDeclaration) -> str | None:
+    """Return the id of the newest run that folded the state, if it failed."""
+    runs = instance.get_runs(dg.RunsFilter(tags={names.STATE_TAG: names.state_tag(declaration)}), limit=1)
+    return runs[0].run_id if runs and runs[0].status == dg.DagsterRunStatus.FAILURE else None

@@ -1,0 +1,254 @@
+"""A topic's state in Dagster: ticks request folds, a step folds, checks judge it, and `status` and commands show it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import dagster as dg
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from platform_assets.checks import state as checks
+from platform_assets.cli.state_snippets import fresh_view
+from platform_assets.engines.folding import fold as folding
+from platform_assets.lake import state_table
+from platform_assets.model.state import StateDeclaration
+from platform_assets.orchestration import state_definitions, state_status
+from platform_assets.orchestration.definitions import DeepAudit, build_definitions
+from platform_assets.orchestration.names import STATE_TAG, assets_job, state_keys, state_tag
+from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets.windows.state.folding import TopicState
+from platform_assets_tests.support.decoded_topic import DecodedTopic, order
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
+
+STATE = StateDeclaration(("id",), deletes="none")
+
+pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> DecodedTopic:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.state = STATE
+    made.load([order(1), order(1), order(2)], [order(1), None, order(3)])
+    made.decode()
+    for window in made.windows:
+        made.changer.make(window.key)
+    return made
+
+
+def state_of(topic: DecodedTopic) -> TopicState:
+    return TopicState(topic.topic, STATE, topic.lake)
+
+
+def requested(topic: DecodedTopic, instance: dg.DagsterInstance, after: timedelta = timedelta()) -> list[dg.RunRequest]:
+    now = topic.windows[-1].window.end + after
+    return state_definitions.run_requests(topic.declaration, topic.ledger, instance, now)
+
+
+def materialize(topic: DecodedTopic, instance: dg.DagsterInstance, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
+    """Execute a requested run as the daemon would: the job, with the request's selection and without a partition."""
+    made = build_definitions(
+        topic.declaration, group="g", description=None, owners=(), sensor_running=False, deep_audit=DeepAudit()
+    )
+    resources = {
+        "kafka": KafkaResource(bootstrap_servers="localhost:1"),
+        "lake": LakeResource(root=str(topic.root)),
+        "spark": SparkResource(remote="sc://localhost:1"),
+    }
+    whole = dg.Definitions.merge(made, dg.Definitions(resources=cast("Any", resources)))
+    job = whole.resolve_job_def(request.job_name or "")
+    return job.execute_in_process(
+        instance=instance, asset_selection=request.asset_selection, tags=dict(request.tags), raise_on_error=False
+    )
+
+
+def ids(topic: DecodedTopic) -> list[int]:
+    return sorted(pl.scan_delta(str(topic.root / "state" / "orders")).collect()["id"].to_list())
+
+
+def test_a_tick_requests_a_fold_and_its_run_makes_the_state(topic: DecodedTopic, instance: dg.DagsterInstance) -> None:
+    (request,) = requested(topic, instance)
+    assert request.job_name == assets_job(topic.declaration)
+    assert request.asset_selection == state_keys(topic.declaration)
+    result = materialize(topic, instance, request)
+    assert result.success
+    found = {e.check_name: e for e in result.get_asset_check_evaluations()}
+    assert {name: each.passed for name, each in found.items()} == dict.fromkeys(checks.NAMES, True), found
+    assert ids(topic) == [1, 2, 3]
+    (event, *_) = result.asset_materializations_for_node(state_definitions.fold_op("orders"))
+    values = {name: each.value for name, each in event.metadata.items()}
+    assert (values["rows"], values["windows_applied"], values["made"]) == (3, 2, "rebuild")
+    assert values["through"] == topic.windows[-1].key
+    assert requested(topic, instance) == []
+    row = state_status.collect(topic.declaration, STATE, topic.ledger, instance)
+    assert (row.rows, row.pending_windows, row.is_due, row.through) == (3, 0, False, topic.windows[-1].key)
+    assert row.healthy
+
+
+def test_a_failed_run_is_requested_again_later(topic: DecodedTopic, instance: dg.DagsterInstance) -> None:
+    job = build_job(topic)
+    run = instance.create_run_for_job(
+        job, tags={STATE_TAG: state_tag(topic.declaration)}, status=dg.DagsterRunStatus.FAILURE
+    )
+    (record,) = instance.get_run_records(dg.RunsFilter(run_ids=[run.run_id]))
+    failed_at = record.update_timestamp - topic.windows[-1].window.end
+    assert requested(topic, instance, failed_at + timedelta(seconds=30)) == []
+    assert len(requested(topic, instance, failed_at + timedelta(minutes=2))) == 1
+    assert "the last fold failed" in state_status.collect(topic.declaration, STATE, topic.ledger, instance).problems[0]
+    instance.create_run_for_job(job, tags={STATE_TAG: state_tag(topic.declaration)}, status=dg.DagsterRunStatus.STARTED)
+    assert requested(topic, instance, failed_at + timedelta(minutes=2)) == [], "a run is under way"
+
+
+def build_job(topic: DecodedTopic) -> dg.JobDefinition:
+    @dg.op
+    def nothing() -> None: ...
+
+    @dg.job
+    def folding() -> None:
+        nothing()
+
+    return folding
+
+
+def test_checks_find_what_another_program_changed(topic: DecodedTopic) -> None:
+    state_of(topic).fold()
+    table = state_of(topic).live_folder
+    handle = table.delta()
+    handle.delete("id = 2")
+    found = {each.check: each for each in checks.results(topic.declaration, STATE, topic.ledger, seed="1")}
+    assert found[checks.COMPLETE].alarming
+    assert "another program" in found[checks.COMPLETE].headline
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "text"),
+    [
+        ("missing", checks.EQUALS, "is missing"),
+        ("twice", checks.ONE_ROW, "more than one row"),
+        ("older", checks.EQUALS, "counts"),
+    ],
+)
+def test_checks_find_a_wrong_fold(
+    topic: DecodedTopic, monkeypatch: pytest.MonkeyPatch, fault: str, check: str, text: str
+) -> None:
+    """Rows that a fold itself writes wrongly, so that its own commit describes them."""
+    plain = folding.folded
+
+    def wrong(live: Any, dead: Any, changes: Any, state: Any) -> Any:
+        if fault == "older" and changes is not None:
+            changes = changes.filter(pc.not_equal(changes["window"], topic.windows[-1].key))
+        rows, deleted = plain(live, dead, changes, state)
+        if fault == "missing":
+            rows = rows.slice(1)
+        if fault == "twice":
+            rows = pa.concat_tables([rows, rows.slice(0, 1)])
+        return rows, deleted
+
+    monkeypatch.setattr(folding, "folded", wrong)
+    state_of(topic).fold()
+    found = {each.check: each for each in checks.results(topic.declaration, STATE, topic.ledger, seed="1")}
+    assert found[check].alarming, found
+    assert text in found[check].findings[0].detail
+    deep = checks.audit(topic.declaration, STATE, topic.ledger, topic.windows[-1].window.end, deep=False, seed="1")
+    assert deep.exit_code == 1
+    monkeypatch.undo()
+    whole = checks.audit(topic.declaration, STATE, topic.ledger, topic.windows[-1].window.end, deep=True, seed="1")
+    assert whole.checks[-1].outcome == "anomalies"
+
+
+def test_a_late_window_is_named_until_it_is_folded(topic: DecodedTopic) -> None:
+    state_of(topic).fold()
+    topic.declared = replace(topic.declared, revision=2)
+    first = topic.windows[0].key
+    topic.decode(first)
+    assert checks_of(topic)[checks.COMPLETE].passed
+    topic.changer.make(first)
+    assert all(each.passed for each in checks_of(topic).values()), "the same rows change nothing"
+
+
+def checks_of(topic: DecodedTopic) -> dict[str, Any]:
+    return {each.check: each for each in checks.results(topic.declaration, STATE, topic.ledger, seed="1")}
+
+
+def test_a_state_that_does_not_exist_is_undecided(topic: DecodedTopic) -> None:
+    assert all(each.undecided for each in checks_of(topic).values())
+
+
+def test_fresh_rows_are_those_of_a_fold(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path / "lake", "orders")
+    topic.state = STATE
+    topic.load([order(1), order(1), order(2)], [order(1), None, order(3)], [order(7), order(2)])
+    topic.decode()
+    first, second, third = (window.key for window in topic.windows)
+    topic.changer.make(first)
+    topic.changer.make(second)
+    state_of(topic).fold()
+    topic.changer.make(third)
+    pending = state_of(topic).pending()
+    assert pending.windows == (third,)
+    columns = state_of(topic).opened().live.columns.names
+    texts = fresh_view(state_of(topic), columns, min(pending.windows), None)
+    found = {}
+    for reader in ("polars", "duckdb"):
+        names: dict[str, Any] = {}
+        exec(texts[reader], names)
+        rows = names["fresh"].collect() if reader == "polars" else names["fresh"].pl()
+        found[reader] = rows.select("id", "window").sort("id").rows()
+    assert found["polars"] == found["duckdb"] == [(1, second), (2, third), (3, second), (7, third)]
+    state_of(topic).fold()
+    assert ids(topic) == [1, 2, 3, 7]
+
+
+def test_commands_fold_and_judge(topic: DecodedTopic, tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "project")
+    file = shell.declare("orders", "2025-01-01T00:00Z")
+    file.write_text(
+        file.read_text()
+        + '  decode:\n    value: {format: json, schema: "id BIGINT NOT NULL, amount DECIMAL(12, 2)"}\n'
+        + "  state: {key: [id], deletes: none}\n"
+    )
+    shell.variables["LAKE_ROOT"] = str(topic.root)
+    dry = shell.run("fold", "orders", "--dry-run")
+    assert dry.exit_code == 0, dry.output
+    assert "state/orders: would be made from all changes: the state does not exist yet" in dry.stdout
+    assert not state_of(topic).exists
+    done = shell.run("fold", "state/orders", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["made"], found["rows"], found["deleted"]) == ("rebuild", 3, 0)
+    assert "nothing to apply" in shell.run("fold", "orders").stdout
+    audit = shell.run("audit", "state/orders", "--deep")
+    assert audit.exit_code == 0, audit.output
+    read = shell.run("read", "state/orders", "--json")
+    assert read.exit_code == 0, read.output
+    assert "fresh polars" in json.loads(read.stdout)["snippets"]
+    unknown = shell.run("fold", "payments")
+    assert unknown.exit_code == 1
+    assert "the states of this project are: state/orders" in unknown.stderr
+
+
+def test_files_of_other_programs_leave_after_an_erasure(topic: DecodedTopic) -> None:
+    state_of(topic).fold()
+    folder = state_of(topic).live_folder
+    handle = folder.delta()
+    handle.optimize.compact(target_size=1 << 30) if len(handle.file_uris()) > 1 else handle.optimize.z_order(["id"])
+    others = [name for name in folder.files() if name.endswith(".parquet")]
+    assert others, "the other program wrote no file"
+    made = state_of(topic).fold(rebuild=True)
+    assert made.rows == 3
+    assert [name for name in folder.files() if name.endswith(".parquet")] == []
+    assert state_table.past_files(folder, folder.delta().version()) == []
