@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from platform_assets.cli import options
-from platform_assets.terminal import echo, echo_error, echo_json, echo_lines
+from platform_assets.terminal import echo, echo_json, echo_lines
 
 if TYPE_CHECKING:
     from platform_assets.cli.environment import Environment
@@ -44,7 +44,8 @@ def read(table: str, as_json: bool) -> None:
             f"{name} has no rows yet, because nothing has been loaded into it: see `platform-assets status`"
         )
     known_as, why_not = _register(environment, name, folder)
-    texts = {**snippets(name, folder, environment.variables.get("SPARK_REMOTE")), **_fresh(name, environment)}
+    plain = snippets(name, folder, environment.variables.get("SPARK_REMOTE"))
+    texts = {str(reader): text for reader, text in plain.items()} | _fresh(name, environment)
     if as_json:
         found = {"version": JSON_VERSION, "table": name.name, "path": folder.uri, "spark_name": known_as}
         echo_json({**found, "snippets": dict(texts)})
@@ -72,9 +73,10 @@ def _fresh(name: TableRef | DerivedRef | StateRef, environment: Environment) -> 
     pending = state.pending()
     since = min([*pending.windows, *([pending.through] if pending.through else [])], default="")
     if pending.replaces or pending.rebuild:
-        echo_error(
+        echo(
             f"{name}: windows that are in the state were replaced since, or it is to be made again, so the code for fresh rows "
-            f"may still show what they replaced: run `platform-assets fold {declaration.topic}` first"
+            f"may still show what they replaced: run `platform-assets fold {declaration.topic}` first",
+            err=True,
         )
     columns = state.opened().live.columns.names
     texts = fresh_view(state, columns, since, environment.variables.get("SPARK_REMOTE"))

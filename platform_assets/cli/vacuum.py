@@ -31,11 +31,13 @@ def vacuum(table: str, retain_hours: int | None, dry_run: bool, as_json: bool) -
     from platform_assets.components.declared import derived_or_held
     from platform_assets.errors import ConfigurationError
     from platform_assets.lake.vacuum import vacuum as vacuum_table
-    from platform_assets.model.tables import TableRef
+    from platform_assets.model.tables import StateRef, TableRef
     from platform_assets.windows.publish.loads import needed_files
 
     ledger = Environment.of_process().ledger()
     name = derived_or_held(table, ledger)
+    if isinstance(name, StateRef):
+        raise ConfigurationError(f"{name} needs no vacuum: folds delete its past files after a day")
     folder = ledger.lake.table(name)
     if not folder.has_delta_log():
         raise ConfigurationError(

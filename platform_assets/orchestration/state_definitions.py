@@ -131,7 +131,7 @@ def build_checks(declaration: TopicDeclaration, state: StateDeclaration) -> dg.A
         checks.ONE_ROW: "Each key is in one row, either of the live keys or of the deleted keys.",
         checks.EQUALS: f"{checks.KEYS} keys, compared with all changes, have the row that counts.",
     }
-    specs = [dg.AssetCheckSpec(n, asset=asset, blocking=True, description=text) for n, text in texts.items()]
+    specs = [dg.AssetCheckSpec(n, asset=asset, blocking=True, description=markdown(t)) for n, t in texts.items()]
 
     @dg.multi_asset_check(specs=specs, name=state_checks_op(declaration.topic), can_subset=True)
     def _evaluate(context: dg.AssetCheckExecutionContext, lake: LakeResource) -> Iterator[dg.AssetCheckResult]:
@@ -226,8 +226,8 @@ def _place(state: TopicState) -> _Place | None:
     changes = delta_log.newest_version(state.changes_folder)
     if changes is None:
         return None
-    versions = (delta_log.newest_version(folder) for folder in (state.live_folder, state.dead_folder))
-    return (state.declared.digest, changes, *versions)
+    live, dead = (delta_log.newest_version(folder) for folder in (state.live_folder, state.dead_folder))
+    return state.declared.digest, changes, live, dead
 
 
 def _is_due(state: TopicState, place: _Place) -> bool:

@@ -22,7 +22,7 @@ from platform_assets.lake import state_table
 from platform_assets.model.state import StateDeclaration
 from platform_assets.orchestration import state_definitions, state_status
 from platform_assets.orchestration.definitions import DeepAudit, build_definitions
-from platform_assets.orchestration.names import STATE_TAG, assets_job, state_keys, state_tag
+from platform_assets.orchestration.names import STATE_TAG, assets_job, fold_op, state_keys, state_tag
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
@@ -89,7 +89,7 @@ def test_a_tick_requests_a_fold_and_its_run_makes_the_state(topic: DecodedTopic,
     found = {e.check_name: e for e in result.get_asset_check_evaluations()}
     assert {name: each.passed for name, each in found.items()} == dict.fromkeys(checks.NAMES, True), found
     assert ids(topic) == [1, 2, 3]
-    (event, *_) = result.asset_materializations_for_node(state_definitions.fold_op("orders"))
+    (event, *_) = result.asset_materializations_for_node(fold_op("orders"))
     values = {name: each.value for name, each in event.metadata.items()}
     assert (values["rows"], values["windows_applied"], values["made"]) == (3, 2, "rebuild")
     assert values["through"] == topic.windows[-1].key
