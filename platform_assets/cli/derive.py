@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from platform_assets.cli import options
 from platform_assets.terminal import echo, echo_json
+
+if TYPE_CHECKING:
+    from platform_assets.cli.environment import Environment
+    from platform_assets.model.derived import DerivedDeclaration
+    from platform_assets.windows.derive.checking import Comparison
 
 JSON_VERSION = 1
 
@@ -21,19 +27,24 @@ JSON_VERSION = 1
     is_flag=True,
     help="Change nothing: compute all rows from the recorded inputs, and compare them.",
 )
-@options.as_json("Print JSON: version, table, table_version, extent, because, groups, rows, inputs, equal, columns.")
+@options.as_json(
+    "Print JSON: version, table, table_version, extent, because, groups, rows, inputs, equal, columns, and failed "
+    "(expectations)."
+)
 def derive(table: str, whole: bool, check: bool, as_json: bool) -> None:
     """Bring derived TABLE up to date now, as its sensor's runs do.
 
     TABLE is derived/<name>, or just the name. Only the groups that changed are computed, unless the table is new, its query has
-    changed, a joined table has changed, or the inputs' logs no longer show what changed; the reason is printed. The run is not
-    reported to Dagster.
+    changed, a joined table has changed, or the inputs' logs no longer show what changed; the reason is printed. Then a few groups are
+    computed again and compared, and the expectations are evaluated, as in a run. The run is not reported to Dagster.
 
-    Exits 1 if --check finds that the rows differ, and 2 if they cannot be computed again because the inputs' versions were deleted.
+    Exits 1 if rows differ from the query's result or an expectation with `severity: error` fails, and 2 if the rows cannot be computed
+    again because the inputs' versions were deleted.
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import derived_of
     from platform_assets.errors import ConfigurationError
+    from platform_assets.orchestration.derived_definitions import EQUALS_REBUILD
     from platform_assets.windows.derive import checking
     from platform_assets.windows.derive.deriving import Updater
 
@@ -46,10 +57,19 @@ def derive(table: str, whole: bool, check: bool, as_json: bool) -> None:
             raise ConfigurationError(
                 f"{declaration.table} has no rows yet: run `platform-assets derive {declaration.table}`"
             )
-        found = checking.compare(lake, declaration, environment.spark, made, seed=None)
+        found, computed = checking.compare(lake, declaration, environment.spark, made, seed=None), False
     else:
-        done = Updater(lake, declaration, environment.spark).run("command", whole=whole)
-        made, found = done.made, None
+        because = "all rows were requested"
+        if not whole and _has_failed(environment, declaration):
+            # Rows that were found to be wrong may be in any group.
+            whole, because = True, f"the last check {EQUALS_REBUILD} failed"
+        done = Updater(lake, declaration, environment.spark).run("command", whole=whole, because=because)
+        made, computed = done.made, True
+        for warning in () if as_json else done.warnings:
+            echo(f"{declaration.table}: {warning}")
+        seed = f"{made.version}-{made.derivation.run_id}"
+        found = checking.compare(lake, declaration, environment.spark, made, seed=seed, replaced=done.groups)
+    failed = [each for each in checking.expected(lake, declaration, environment.spark) if each.problem or each.failing]
     derivation = made.derivation
     if as_json:
         fields = {
@@ -61,22 +81,45 @@ def derive(table: str, whole: bool, check: bool, as_json: bool) -> None:
             "groups": derivation.groups.get("count", 0),
             "rows": derivation.whole.rows,
             "inputs": {name: i.version for name, i in derivation.inputs.items()},
-            "equal": None if found is None or found.unknown else found.is_equal,
-            "columns": [] if found is None else list(found.columns),
+            "equal": None if found.unknown else found.is_equal,
+            "columns": list(found.columns),
+            "failed": [each.expectation.name for each in failed],
         }
         echo_json(fields)
-    elif found is None:
-        what = (
-            f"all rows: {derivation.because}" if derivation.because else f"{derivation.groups.get('count', 0):,} groups"
-        )
-        echo(f"{declaration.table}: {derivation.whole.rows:,} rows in version {made.version}; computed {what}")
-    elif found.unknown:
-        echo(f"{declaration.table}: could not tell: {found.unknown}")
-    elif found.columns:
-        echo(f"{declaration.table}: {found.rows:,} rows differ from the query's result in {', '.join(found.columns)}")
     else:
-        echo(
-            f"{declaration.table}: {found.rows:,} rows equal the query's result over the recorded versions of its inputs"
-        )
-    if found is not None and not found.is_equal:
-        sys.exit(2 if found.unknown else 1)
+        if computed:
+            count = derivation.groups.get("count", 0)
+            what = f"all rows: {derivation.because}" if derivation.because else f"{count:,} groups"
+            echo(f"{declaration.table}: {derivation.whole.rows:,} rows in version {made.version}; computed {what}")
+        echo(f"{declaration.table}: {_compared(found)}")
+        for each in failed:
+            text = each.problem or f"{each.failing:,} of {each.rows:,} rows fail: expected that {each.expectation}"
+            echo(f"{declaration.table}: {each.expectation.name}: {text}")
+    if found.columns or any(each.expectation.severity == "error" for each in failed):
+        sys.exit(1)
+    if found.unknown:
+        sys.exit(2)
+
+
+def _compared(found: Comparison) -> str:
+    """Return the result of a comparison as a sentence."""
+    rows = f"{found.rows:,} rows" + ("" if found.groups is None else f" in {found.groups:,} groups")
+    if found.unknown:
+        return f"could not tell whether rows are right: {found.unknown}"
+    if found.columns:
+        return f"{rows} differ from the query's result in {', '.join(found.columns)}"
+    return f"{rows} equal the query's result over the recorded versions of its inputs"
+
+
+def _has_failed(environment: Environment, declaration: DerivedDeclaration) -> bool:
+    """Return True if Dagster knows that the last check of the table's rows failed."""
+    import dagster as dg
+
+    from platform_assets.orchestration import dagster_records
+    from platform_assets.orchestration.derived_definitions import EQUALS_REBUILD, asset_key
+
+    instance = environment.instance()
+    if instance is None:
+        return False
+    key = dg.AssetCheckKey(asset_key(declaration.table), EQUALS_REBUILD)
+    return bool(dagster_records.blocked_by(instance, [key]))

@@ -65,7 +65,7 @@ JSON_VERSION: Final = 1
 @options.yes
 @options.as_json(
     "Print JSON: version, topic, accepted, windows, damaged, replays_unfinished, without_raw_row, uncompared, "
-    "unreadable, done, and past_versions."
+    "unreadable, done, past_versions, and derived (tables that are not done yet)."
 )
 def erase(
     table: str,
@@ -94,6 +94,9 @@ def erase(
     checks count them as erased. Then each window with such records is written again without them, and the window's
     older files are deleted, so the window cannot be restored from a past version. Other windows keep their past
     versions.
+
+    Derived tables are computed from the remaining records by their next runs, which also delete past files. The command
+    names each derived table that is not done yet.
 
     If an erasure is interrupted, run the command again to continue. Without offsets and keys, the command only
     continues interrupted erasures. Damaged replays are reported, with the fix, after the rest is erased. Records

@@ -21,6 +21,7 @@ from platform_assets.engines.shared.session import configure_codegen, without_to
 from platform_assets.errors import ConfigurationError, DerivedQueryError
 from platform_assets.lake.derived_table import RowsDigest
 from platform_assets.lake.location import Folder
+from platform_assets.model.derived import WINDOW
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -106,12 +107,14 @@ class DerivingEngine:
         found = reduce(lambda one, other: one.union(other), chosen).distinct().limit(most + 1).toArrow()
         return None if found.num_rows > most else found
 
-    def among(self, frame: DataFrame, groups: pa.Table) -> DataFrame:
-        """Return the driving table's rows of these groups."""
-        expressions = frame.selectExpr("*", *(f"({e}) AS {_EXPRESSION}{i}" for i, e in enumerate(self._by.values())))
-        return self._join(expressions, groups, [f"{_EXPRESSION}{i}" for i in range(len(self._by))], "left_semi").drop(
-            *(f"{_EXPRESSION}{i}" for i in range(len(self._by)))
-        )
+    def among(self, frame: DataFrame, groups: pa.Table, *, other: bool = False) -> DataFrame:
+        """Return the driving table's rows of these groups; of all other groups if `other`."""
+        columns = [f"{_EXPRESSION}{i}" for i in range(len(self._by))]
+        if not other and list(self._by.values()) == [WINDOW] and not groups.column(0).null_count:
+            # Spark then opens only files with these windows, which it does not do for a join.
+            frame = frame.where(frame[WINDOW].isin(groups.column(0).to_pylist()))
+        expressions = frame.selectExpr("*", *(f"({e}) AS {c}" for c, e in zip(columns, self._by.values(), strict=True)))
+        return self._join(expressions, groups, columns, "left_anti" if other else "left_semi").drop(*columns)
 
     def of_groups(self, frame: DataFrame, groups: pa.Table, *, other: bool = False) -> DataFrame:
         """Return the derived table's rows of these groups; of all other groups if `other`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import unquote
 
@@ -77,7 +77,8 @@ class Derivation:
     `inputs` maps the name of each input to its version. `because` says why all rows were computed. `groups` has the number of
     replaced groups and a digest of them, but no values, which may be personal data. `loads` lists the changed windows of the driving
     table with the ids of their loads; it is bounded, see `listed`. `replaced` and `written` are the digests of the replaced groups
-    before and after, and `table` is that of the whole table after the commit.
+    before and after, and `table` is that of the whole table after the commit. `erased` has, by topic, the number of completed erasures
+    that the inputs had seen.
     """
 
     table: DerivedRef
@@ -91,6 +92,7 @@ class Derivation:
     replaced: RowsDigest
     written: RowsDigest
     whole: RowsDigest
+    erased: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The commit's `userMetadata`."""
@@ -110,6 +112,7 @@ class Derivation:
             "replaced": self.replaced.to_json(),
             "written": self.written.to_json(),
             "rows": self.whole.to_json(),
+            **({"erased": dict(sorted(self.erased.items()))} if self.erased else {}),
         }
         return json.dumps(fields, separators=(",", ":"))
 
@@ -145,6 +148,7 @@ class Derivation:
             replaced=_digest(fields["replaced"]),
             written=_digest(fields["written"]),
             whole=_digest(fields["rows"]),
+            erased=fields.get("erased", {}),
         )
 
 
@@ -215,6 +219,56 @@ def files_of(folder: Folder, handle: DeltaTable) -> dict[str, tuple[int, int | N
         found = pa.table(handle.get_add_actions())
     columns = (found[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
     return {unquote(path): (size, rows) for path, size, rows in zip(*columns, strict=True)}
+
+
+def begun(folder: Folder) -> frozenset[str]:
+    """Return the names of the folders that runs have begun, committed or not."""
+    return frozenset(folder.folders(FOLDER))
+
+
+def past_files(folder: Folder, newest: Made, among: Collection[str], *, dead: bool) -> list[str]:
+    """Return the files, in the folders `among`, that may hold erased values and that the version `newest` does not use.
+
+    These are the files of commits that have seen other erasures than `newest`. With `dead`, they include the files of all folders
+    that no commit in the log names, so no folder in `among` may belong to a run that can still commit. Nothing if the table has
+    other commits after `newest`.
+    """
+    handle = folder.delta()
+    named = files_of(folder, handle)
+    if any(Derivation.from_json(c.user_metadata) is not None for c in _after(folder, newest.version)):
+        return []
+    unnamed = {name: paths for name in among if (paths := _unnamed(folder, f"{FOLDER}/{name}", named))}
+    before = _seen(folder, newest, {name.removesuffix("-kept") for name in unnamed})
+    found = []
+    for name, paths in sorted(unnamed.items()):
+        seen = before.get(name.removesuffix("-kept"))
+        if dead if seen is None else seen != newest.derivation.erased:
+            found += paths
+    if newest.derivation.erased:
+        # Files that other writers' commits have removed, for example after OPTIMIZE.
+        with folder.reading():
+            removed = handle.vacuum(0, dry_run=True, enforce_retention_duration=False)
+        found += [path for path in map(unquote, removed) if not path.startswith(f"{FOLDER}/") and path not in named]
+    return found
+
+
+def _unnamed(folder: Folder, below: str, named: Collection[str]) -> list[str]:
+    """Return the files below a folder, also those of tasks that died, that are not `named`, without the checksums that Spark writes
+    next to named files."""
+    kept = {f"{below}/.{path.rpartition('/')[2]}.crc" for path in named if path.startswith(f"{below}/")}
+    return [path for name in (folder / below).stamps() if (path := f"{below}/{name}") not in named and path not in kept]
+
+
+def _seen(folder: Folder, newest: Made, runs: Collection[str]) -> dict[str, Mapping[str, int]]:
+    """Return the erasures that the commits of these runs have seen, by run, for the runs whose commits the log still has."""
+    found: dict[str, Mapping[str, int]] = {}
+    for number in range(newest.version, -1, -1):
+        if len(found) == len(runs) or (commit := delta_log.commit(folder, number)) is None:
+            break
+        own = Derivation.from_json(commit.user_metadata)
+        if own is not None and own.run_id in runs:
+            found[own.run_id] = own.erased
+    return found
 
 
 def batches(folder: Folder, path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

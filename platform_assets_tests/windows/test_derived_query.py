@@ -159,3 +159,22 @@ def test_lineage_names_the_columns_of_each_result_column() -> None:
         "s": [(FLIGHTS, "a"), (FLIGHTS, "b")],
     }
     assert query.lineage(parsed("SELECT * FROM decoded.flights", WINDOW)) == {}
+
+
+@pytest.mark.parametrize(
+    ("select", "warned"),
+    [
+        ("sum(CAST(dep_delay AS DOUBLE))", True),
+        ("avg(dep_delay / 60)", True),
+        ("stddev(dep_delay)", True),
+        ("corr(dep_delay, arr_delay)", True),
+        ("percentile_approx(dep_delay, 0.5)", True),
+        ("sum(dep_delay)", False),
+        ("avg(CAST(dep_delay AS DECIMAL(20, 6)))", False),
+        ("max(dep_delay / 60)", False),
+    ],
+)
+def test_aggregates_of_floating_point_numbers_are_warned_about(select: str, warned: bool) -> None:
+    sql = f"SELECT date(time_hour) AS day, {select} AS x FROM decoded.flights GROUP BY 1"
+    found = parsed(sql).warnings
+    assert any("floating-point" in text for text in found) == warned, found

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from platform_assets.engines.deriving import AllRowsNeededError, DerivingEngine
 from platform_assets.errors import ConcurrentDerivationError, ConfigurationError, DerivedQueryError, InputMissingError
 from platform_assets.lake import derived_table
+from platform_assets.ledger import decisions
+from platform_assets.ledger.decisions import Decision
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
+from platform_assets.windows.derive import erased
 from platform_assets.windows.derive.deriving import Derived, Updater, up_to_date
 from platform_assets_tests.conftest import SEED
 from platform_assets_tests.support.derived_lake import Flights, flights, judged, key, rows_of
@@ -341,3 +345,129 @@ def test_the_log_has_no_values_of_text_groups(tmp_path: Path, connection: Connec
         log = (tmp_path / "derived" / "carriers" / "_delta_log" / f"{made.version:020}.json").read_text()
         assert "numRecords" in log
         assert "Jane" not in log
+
+
+def files_with(folder: Path, value: str) -> list[Path]:
+    """Return all Parquet files below a folder, used by a version or not, that have a text."""
+    return [
+        path
+        for path in folder.rglob("*.parquet")
+        if "_delta_log" not in path.parts and value in str(pq.read_table(path).to_pylist())
+    ]
+
+
+def completed(lake: Flights) -> None:
+    """Record in the ledger that an erasure is complete."""
+    decisions.record(
+        lake.lake, Decision(lake.topic, "erased", (key(0),), "somebody", "asked for it", {}, lake.lake.root.time())
+    )
+
+
+NAMES = DerivedDeclaration(
+    DerivedRef("names"), {"hour": "hour(time_hour)"}, "SELECT hour(time_hour) AS hour, carrier FROM decoded.flights"
+)
+NAMES_AGAIN = DerivedDeclaration(
+    DerivedRef("names_again"), {"hour": "hour"}, "SELECT hour, carrier AS who FROM derived.names"
+)
+
+
+@pytest.mark.spark
+def test_an_erasure_reaches_rows_and_past_files_also_through_another_derived_table(
+    tmp_path: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, seed = Flights(tmp_path), random.Random(1)
+    tables = [tmp_path / "derived" / d.table.short for d in (NAMES, NAMES_AGAIN)]
+    rows = flights(seed, 20)
+    lake.load(0, [*rows, {**rows[0], "carrier": "Jane Doe"}])
+    for number in range(2):
+        lake.load(1, flights(seed, 20 + number))
+        for declared in (NAMES, NAMES_AGAIN):
+            run(lake, declared, connection)
+    assert all(files_with(table, "Jane") for table in tables)
+    assert erased.left(lake.lake, "flights") == []
+
+    lake.erase(0, rows)
+    completed(lake)
+    assert erased.left(lake.lake, "flights") == [NAMES.table, NAMES_AGAIN.table]
+    assert up_to_date(lake.lake, NAMES)[1] == ("decoded/flights",)
+
+    with monkeypatch.context() as patch:
+        # As if the run had been killed right after its commit.
+        patch.setattr(Updater, "_delete_past", lambda *_, **__: None)
+        run(lake, NAMES, connection)
+    assert "Jane" not in str(rows_of(lake.lake, "names"))
+    assert files_with(tables[0], "Jane")
+    assert erased.left(lake.lake, "flights") == [NAMES.table, NAMES_AGAIN.table]
+
+    assert not run(lake, NAMES, connection).is_new
+    assert files_with(tables[0], "Jane") == []
+    assert erased.left(lake.lake, "flights") == [NAMES_AGAIN.table]
+    run(lake, NAMES_AGAIN, connection)
+    assert files_with(tables[1], "Jane") == []
+    assert erased.left(lake.lake, "flights") == []
+    assert rows_of(lake.lake, "names_again") == rows_of(lake.lake, "names")
+    assert up_to_date(lake.lake, NAMES_AGAIN)[1] == ()
+
+
+@pytest.mark.spark
+def test_an_erasure_that_changed_no_input_still_deletes_past_files(tmp_path: Path, connection: Connection) -> None:
+    lake, rows = Flights(tmp_path), flights(random.Random(1), 20)
+    lake.load(0, [*rows, {**rows[0], "carrier": "Jane Doe"}])
+    run(lake, NAMES, connection)
+    # The row is gone before the erasure is complete, as if the run had come in between.
+    lake.load(0, rows)
+    run(lake, NAMES, connection)
+    table = tmp_path / "derived" / "names"
+    assert files_with(table, "Jane")
+    completed(lake)
+    assert up_to_date(lake.lake, NAMES)[1] == ("decoded/flights",)
+    assert run(lake, NAMES, connection).made.derivation.extent == "nothing"
+    assert files_with(table, "Jane") == []
+    assert up_to_date(lake.lake, NAMES)[1] == ()
+    assert rows_of(lake.lake, "names") == judged("SELECT hour(time_hour), carrier FROM flights", flights=lake.table())
+
+
+@pytest.mark.spark
+def test_folders_of_runs_that_died_are_deleted_and_those_of_running_ones_stay(
+    tmp_path: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, folders = Flights(tmp_path), tmp_path / "derived" / "delays_by_day" / "groups"
+    lake.load(0, flights(random.Random(1), 20))
+    run(lake, BY_DAY, connection)
+
+    def begin(name: str) -> Path:
+        # As Spark leaves them if it is killed while a task writes.
+        shutil.copytree(next(folders.iterdir()), folders / name / "_temporary" / "0")
+        return folders / name
+
+    dead = begin("dead-0")
+    assert not run(lake, BY_DAY, connection).is_new
+    # Its run could still commit on the newest version.
+    assert dead.exists()
+    lake.load(1, flights(random.Random(2), 20))
+    planned = Updater._plan
+
+    def overlapping(*args: Any) -> Any:
+        begin("live-1")
+        return planned(*args)
+
+    monkeypatch.setattr(Updater, "_plan", overlapping)
+    run(lake, BY_DAY, connection)
+    assert not dead.exists()
+    assert (folders / "live-1").exists()
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+
+
+@pytest.mark.spark
+def test_all_rows_are_computed_if_a_changed_windows_rows_are_in_no_group(
+    tmp_path: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Flights(tmp_path)
+    lake.load(0, flights(random.Random(1), 20))
+    run(lake, BY_DAY, connection)
+    lake.load(1, flights(random.Random(2), 20))
+    found = DerivingEngine.groups_of
+    monkeypatch.setattr(DerivingEngine, "groups_of", lambda *args: found(*args).slice(1))  # type: ignore[union-attr]
+    done = run(lake, BY_DAY, connection).made.derivation
+    assert done.because == "rows of changed windows are in none of the groups that were found"
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)

@@ -31,6 +31,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets.windows.decide import acceptance, clusters, generations, parking
 from platform_assets.windows.decide.clusters import Continuation
 from platform_assets.windows.decide.generations import NewGeneration, Ranges
+from platform_assets.windows.derive import erased as erased_from_derived
 from platform_assets.windows.erase import adopting
 from platform_assets.windows.erase.erasure import Erasure
 from platform_assets.windows.erase.expired_files import Uncompared
@@ -298,7 +299,18 @@ class Deciding:
                 "the bucket keeps the deleted files as past versions: the records are gone only after its lifecycle rule has "
                 "deleted these versions"
             )
-        return {**found, "done": done.to_fields(), "past_versions": keeps_versions}
+        return {**found, "done": done.to_fields(), "past_versions": keeps_versions, "derived": self._report_derived()}
+
+    def _report_derived(self) -> list[str]:
+        """Report the derived tables that may still hold values of erased records, and return their names."""
+        names = [ref.name for ref in erased_from_derived.left(self.ledger.lake, self.declaration.topic)]
+        for name in names:
+            self.report(
+                f"NOT ERASED YET: {name} still holds values of erased records in its rows or in files of past versions. Its next run "
+                f"removes both. Its sensor requests that run; to do it now, run `platform-assets derive {name}`. If the project no "
+                "longer declares this table, delete its folder"
+            )
+        return names
 
     def _without_raw_row(self, erasure: Erasure) -> dict[TableRef, dict[str, Ranges]]:
         """Return the derived rows that have no raw row, after a report of their number."""
@@ -339,7 +351,8 @@ class Deciding:
         self.report(
             f"{table}: {rules:,} more erasures by key, adopted from topic {other}, now apply; {rows:,} rows were erased"
         )
-        return {"adopted": rules, "done": done.to_fields(), "past_versions": keeps_versions}
+        derived = self._report_derived()
+        return {"adopted": rules, "done": done.to_fields(), "past_versions": keeps_versions, "derived": derived}
 
     def park(self, windows: Sequence[str], table: TableRef | None = None) -> None:
         """Park windows of `table`, by default the raw table. Raises whatever `parking.park` raises."""

@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -25,9 +25,10 @@ from platform_assets.lake import delta_log, derived_table
 from platform_assets.lake.changed_windows import ChangedWindows, changed_windows, changes_rows, commit_digest
 from platform_assets.lake.derived_table import MOST_LISTED, Derivation, InputVersion, Made, RowsDigest
 from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.vacuum import old_files, vacuum
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.logs import logger
-from platform_assets.windows.derive import query
+from platform_assets.windows.derive import erased, query
 from platform_assets.windows.derive.query import Input, Query
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Updater:
         self._engine = DerivingEngine(spark, declaration.table.name, declaration.by)
         self._folder = lake.table(declaration.table)
         self._names = [each.name for each in self.query.inputs]
+        self._erased: dict[str, int] = {}
         self._is_committing = False
 
     def run(self, run_id: str, *, whole: bool = False, because: str = "all rows were requested") -> Derived:
@@ -87,8 +89,12 @@ class Updater:
 
         Raises InputMissingError, DerivedQueryError, ConfigurationError, and the errors of `derived_table.commit`.
         """
+        # Listed first: a run that has begun one of these folders is refused once this run has committed.
+        begun = derived_table.begun(self._folder)
         # Opened before anything on which the commit depends is read.
         handle = self._folder.delta() if delta_log.exists(self._folder) else None
+        # Counted before the inputs are pinned, so the pinned versions have seen all of these erasures.
+        self._erased = erased.seen(self._lake, self.query.inputs)
         pinned = self.pinned()
         last, foreign = (None, False) if handle is None else derived_table.newest(self._folder, handle.version())
         self._engine.prepare(self._records(pinned))
@@ -98,7 +104,9 @@ class Updater:
             and plan.groups is None
             and last is not None
             and _versions(pinned) == last.derivation.inputs
+            and self._erased == last.derivation.erased
         ):
+            self._delete_past(last, begun, dead=False)
             return Derived(last, False, self.query.warnings)
         if not plan.because:
             if handle is None or last is None:
@@ -107,13 +115,22 @@ class Updater:
                 unique = _unique(run_id)
                 with self._discarding(unique):
                     made = self._some(handle, last.derivation, pinned, plan, unique)
+                self._delete_past(made, begun, dead=True)
                 return Derived(made, True, self.query.warnings, plan.groups)
             except AllRowsNeededError as e:
                 plan = Plan(str(e), changes=plan.changes)
         unique = _unique(run_id)
         with self._discarding(unique):
             made = self._whole(handle, last, pinned, plan, unique)
+        self._delete_past(made, begun, dead=True)
         return Derived(made, True, self.query.warnings)
+
+    def _delete_past(self, made: Made, begun: Collection[str], *, dead: bool) -> None:
+        """Delete past files with erased values, and past files that are older than the table's retention. With `dead`, delete also the
+        folders in `begun` that no commit names. Raises LakeNotWritableError."""
+        self._folder.erase(derived_table.past_files(self._folder, made, begun, dead=dead))
+        if dead:
+            vacuum(self._declared.table, self._folder, old=old_files(self._folder))
 
     @contextmanager
     def _discarding(self, unique: str) -> Iterator[None]:
@@ -136,6 +153,7 @@ class Updater:
         schema: Schema | None,
     ) -> Made:
         self._is_committing = True
+        derivation = replace(derivation, erased=self._erased)
         return derived_table.commit(self._folder, handle, derivation, new, removed, schema)
 
     def pinned(self) -> dict[Input, PinnedInput]:
@@ -274,6 +292,8 @@ class Updater:
             raise AllRowsNeededError("the numbers of rows in the table's log are missing or wrong")
         below = f"{derived_table.FOLDER}/{unique}"
         with engine.failures(self._names):
+            if self._lacks_groups(pinned, plan):
+                raise AllRowsNeededError("rows of changed windows are in none of the groups that were found")
             frame = engine.read(table)
             touched = engine.files_with(frame, groups, self._folder)
             replaced = engine.digest(engine.of_groups(frame, groups)) if touched else RowsDigest()
@@ -300,6 +320,15 @@ class Updater:
         whole = last.whole - replaced + written
         derivation = self._derivation(unique, pinned, plan, "groups", replaced, written, whole)
         return self._commit(handle, derivation, [*new, *kept], removed, None)
+
+    def _lacks_groups(self, pinned: Mapping[Input, PinnedInput], plan: Plan) -> bool:
+        """Return True if the filter by groups, by which rows of the driving table are read, misses rows of changed windows."""
+        from pyspark.sql import functions as F
+
+        if plan.groups is None or plan.changes is None:
+            return False
+        changed = self._engine.read(pinned[self.query.driving]).where(F.col("window").isin(list(plan.changes.keys)))
+        return bool(self._engine.among(changed, plan.groups, other=True).limit(1).count())
 
     def _derivation(
         self,
@@ -359,16 +388,18 @@ def input_versions(lake: Lake, parsed: Query) -> dict[str, int | None]:
 def up_to_date(lake: Lake, declaration: DerivedDeclaration) -> tuple[Made | None, tuple[str, ...]]:
     """Return the newest derivation of a table, and the inputs that have a newer version, without Spark.
 
-    An input that does not exist yet is not listed. Raises QueryError.
+    An input that does not exist yet is not listed. If the inputs have seen an erasure that the table has not, all are listed. Raises
+    QueryError.
     """
     folder = lake.table(declaration.table)
     made = derived_table.newest(folder)[0] if delta_log.exists(folder) else None
     before = {} if made is None or made.derivation.declaration != declaration.digest else made.derivation.inputs
     parsed = query.parsed(declaration)
     now = input_versions(lake, parsed)
+    seen = {} if made is None else made.derivation.erased
     inputs = {ref.name: lake.table(ref) for ref in parsed.inputs}
     newer = (n for n, v in now.items() if v is not None and not _is_at(before.get(n), inputs[n], v))
-    return made, tuple(newer)
+    return made, tuple(newer) or (tuple(now) if erased.seen(lake, parsed.inputs) != seen else ())
 
 
 def _is_at(known: InputVersion | None, folder: Folder, version: int) -> bool:

@@ -19,6 +19,11 @@ _BY_ORDER: Final = frozenset(
     {"first", "first_value", "last", "last_value", "any_value", "collect_list", "array_agg", "collect_set"}
 )
 """Aggregates whose results depend on the order of the rows, which Spark does not fix."""
+_FLOATING: Final = frozenset(
+    {"std", "stddev", "stddev_pop", "stddev_samp", "var_pop", "var_samp", "variance", "variance_pop", "corr", "covar_pop",
+     "covar_samp", "skewness", "kurtosis", "percentile_approx", "approx_percentile", "approx_quantile"}
+)  # fmt: skip
+"""Aggregates that Spark computes with floating-point numbers, or approximates, whatever the types of their arguments are."""
 
 _SELECT: Final = frozenset(
     {"with_", "expressions", "hint", "distinct", "from_", "laterals", "joins", "where", "group", "having", "distribute", "sort",
@@ -416,5 +421,29 @@ def _warnings(root: Any) -> Iterator[str]:
         name = node.name.lower() if isinstance(node, exp.Anonymous) else node.sql_name().lower()
         if name in _BY_ORDER and not node.find_ancestor(exp.Window):
             names.add(name)
+    yield from _unrepeatable(root)
     for name in sorted(names):
         yield f"{name} depends on the order of the rows, which is not fixed: use min, max, or sort_array(collect_list(…))"
+
+
+def _unrepeatable(root: Any) -> Iterator[str]:
+    """Yield a warning for each aggregate of floating-point numbers, whose sums depend on the order of the rows."""
+    from sqlglot import exp
+
+    found = set()
+    for node in root.find_all(exp.Func):
+        names = [node.name] if isinstance(node, exp.Anonymous) else node.sql_names()
+        adds = isinstance(node, exp.Sum | exp.Avg) and any(map(_is_floating, node.walk()))
+        if adds or {name.lower() for name in names} & _FLOATING:
+            found.add(str(node.sql("spark")))
+    for text in sorted(found):
+        yield (
+            f"{text} adds floating-point numbers, so its last digits depend on the order of the rows, which is not fixed: cast its "
+            "argument to DECIMAL, or round the result"
+        )
+
+
+def _is_floating(node: Any) -> bool:
+    from sqlglot import exp
+
+    return isinstance(node, exp.Div) or (isinstance(node, exp.Cast) and node.to.is_type("double", "float"))
