@@ -17,7 +17,15 @@ from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.expectations import FailingRow
-from platform_assets.model.state import NO_KEY, NO_VALUE, NO_VERSION, REFUSED, SEVERAL_PARTITIONS, SUPERSEDED
+from platform_assets.model.state import (
+    NO_KEY,
+    NO_VALUE,
+    NO_VERSION,
+    REFUSED,
+    SEVERAL_PARTITIONS,
+    SUPERSEDED,
+    TRUNCATE,
+)
 from platform_assets.model.windows import Span
 from platform_assets.windows.change.changing import WindowChanger
 
@@ -30,6 +38,10 @@ _REMEDY: Final[Mapping[str, str]] = {
     NO_VALUE: "The state has no deletes, so these tombstones change nothing. If they delete keys, use `deletes: tombstone`.",
     NO_KEY: "Fix the producer, or repair the records with `repairs:`. If another column identifies a row, correct `state: key`.",
     NO_VERSION: "Fix the producer, or repair the records with `repairs:`. If versions are optional, use `order: position`.",
+    SEVERAL_PARTITIONS: "Send the records of a key to one partition. After partitions were added, this only affects the window "
+    "with the first records in new partitions.",
+    TRUNCATE: "The rows that the truncate removed from the database are still in the state. For each of them, produce a record "
+    "with its key and without a value. In the database, use DELETE instead of TRUNCATE on this table from now on.",
 }
 
 
@@ -112,19 +124,25 @@ def conserved(
 
 def placed(windows: Windows) -> CheckResult:
     """Check that each decoded record has a place in the state: a key, a value unless it deletes its key, and a version
-    if one is declared. The others are in no row of the state and are listed."""
+    if one is declared. The others are in no row of the state and are listed, like keys whose records have no order that
+    a producer chose, because they are in several partitions."""
     table, found = windows.of_changes.table, list[Finding]()
     for key, receipt in sorted(windows.changes.items()):
-        for name in REFUSED:
+        for name in (*REFUSED, SEVERAL_PARTITIONS):
             if receipt.figures is None or name not in receipt.figures:
                 continue
             of = receipt.figures[name]
-            text = f"{counted(of.failing, 'record')} {name}, for example {_places(of.samples)}"
+            what = (
+                f"{counted(of.failing, 'key')} with records in several partitions"
+                if name == SEVERAL_PARTITIONS
+                else f"{counted(of.failing, 'record')} {name}"
+            )
+            text = f"{what}, for example {_places(of.samples)}"
             found.append(Finding("not conserved", windows.topic, key, None, (), text, _REMEDY[name]))
     refused = sum(_figure(windows, name) for name in REFUSED)
     several = _figure(windows, SEVERAL_PARTITIONS)
     headline = (
-        f"{counted(refused, 'record')} in {counted(len({f.window for f in found}), 'window')} have no place in the state"
+        f"{counted(refused, 'record')} of {counted(len(windows.changes), 'window')} have no place in the state"
         if refused
         else f"Each record of {counted(len(windows.changes), 'window')} has a place in the state"
     )
@@ -135,6 +153,11 @@ def placed(windows: Windows) -> CheckResult:
         )
     figures = (("refused", refused), ("keys_in_several_partitions", several))
     return CheckResult(PLACED, table, tuple(found), headline, figures)
+
+
+def has_truncates(windows: Windows) -> bool:
+    """Return True if the state has rows that a truncate may have removed from the database."""
+    return _figure(windows, TRUNCATE) > 0
 
 
 def audit(

@@ -9,7 +9,8 @@ from typing import Any, Final
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import changes_table, decoded_table
-from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.model import debezium
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.state import POSITION, StateDeclaration
 
 _FIELDS: Final = ("key", "order", "deletes", "keep")
@@ -27,12 +28,30 @@ def state_declaration(block: Mapping[str, Any], decode: DecodeDeclaration | None
     if not isinstance(key, list | tuple) or any(not isinstance(name, str) for name in key):
         raise ConfigurationError(f"key: must be a list of columns such as [id], not {key!r}")
     rest = {name: block.get(name, default) for name, default in (("order", POSITION), ("keep", "last"))}
-    rest["deletes"] = block.get("deletes", "tombstone")
+    is_debezium = decode is not None and decode.value.format == debezium.FORMAT
+    rest["deletes"] = block.get("deletes", "debezium" if is_debezium else "tombstone")
     for name, given in rest.items():
         if not isinstance(given, str):
             raise ConfigurationError(f"{name}: must be text, not {given!r}")
+    if decode is not None:
+        _check_deletes(rest["deletes"], decode.value)
+        rest["operation"] = debezium.column_of(decode.value, debezium.OPERATION)
     state = StateDeclaration(tuple(key), **rest)
     if decode is not None:
         of_key = None if decode.key is None else decoder_of(decode.key).fields
         changes_table.columns(decoded_table.columns(of_key, decoder_of(decode.value).fields), state)
     return state
+
+
+def _check_deletes(deletes: object, value: FormatSpec) -> None:
+    """Change events have operations, which no other format has, and which no other `deletes` reads."""
+    if value.format == debezium.FORMAT and deletes in ("tombstone", "none"):
+        raise ConfigurationError(
+            f"deletes: with `{deletes}`, a change event that deletes a row of the database would be a row of the state: use "
+            "`deletes: debezium`, or leave `deletes` out"
+        )
+    if value.format != debezium.FORMAT and deletes == "debezium":
+        raise ConfigurationError(
+            f"deletes: 'debezium' reads the operation of change events, which `format: {value.format}` does not have: use "
+            "`format: debezium` in `decode: value`, or `deletes: tombstone`"
+        )

@@ -12,7 +12,7 @@ import dagster as dg
 from dagster._core.definitions.utils import is_valid_owner
 from dagster._utils.pydantic_yaml import enrich_validation_errors_with_source_position
 from dagster.components.resolved.context import ResolutionContext
-from pydantic import BaseModel, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from platform_assets.components.decode_block import decode_declaration
 from platform_assets.components.left_out import Candidate
@@ -122,8 +122,8 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         Field(
             description="Key and order of the topic's records, for the table changes/<topic>, which has the last record of each "
             "key in each window. `key` lists the columns that identify a row. `order` is `position`, or a column with the "
-            "version of a row. `deletes` is `tombstone`, or `none` if no record deletes a key. `keep` is `last` or `first`. "
-            "Needs `decode`, and excludes `keep`."
+            "version of a row. `deletes` is `tombstone`, `debezium`, or `none` if no record deletes a key. `keep` is `last` or "
+            "`first`. Needs `decode`, and excludes `keep`."
         ),
     ] = None
     deep_audit: Annotated[str, Field(description="Cron schedule of the deep audit, in UTC.")] = "0 3 * * *"
@@ -221,10 +221,11 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
 
     @field_validator("state")
     @classmethod
-    def _check_state_block(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _check_state_block(cls, value: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
         if value is not None:
+            decode = info.data.get("decode")
             try:
-                state_declaration(value)
+                state_declaration(value, None if decode is None else decode_declaration(decode))
             except ConfigurationError as e:
                 raise ValueError(str(e)) from e
         return value

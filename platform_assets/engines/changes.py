@@ -23,12 +23,13 @@ from platform_assets.engines.decoding.task import encodings
 from platform_assets.engines.protocol import NO_ROWS, StagedFiles
 from platform_assets.engines.shared.files import FileSeries, not_written
 from platform_assets.errors import FilesLostError, PlatformError
-from platform_assets.lake.changes_table import DELETED, GENERATION
+from platform_assets.lake.changes_table import DELETED, GENERATION, PLACE
 from platform_assets.lake.data_files import NewFile
 from platform_assets.lake.decoded_table import TOMBSTONE
 from platform_assets.lake.field_ids import FieldIds
 from platform_assets.lake.location import Lake, load_folder
 from platform_assets.lake.rows import batches_of
+from platform_assets.model import debezium
 from platform_assets.model.digest import Measured
 from platform_assets.model.expectations import MOST_SAMPLES, FailingRow, Figures
 from platform_assets.model.state import (
@@ -38,6 +39,7 @@ from platform_assets.model.state import (
     RECORD_KEY,
     SEVERAL_PARTITIONS,
     SUPERSEDED,
+    TRUNCATE,
     StateDeclaration,
 )
 from platform_assets.model.tables import TableRef
@@ -155,15 +157,20 @@ class Choice:
     @property
     def columns(self) -> list[str]:
         """The columns of decoded rows that the choice needs."""
-        of_key = [RECORD_KEY] if self.state.deletes == "tombstone" else []
+        of_key = [RECORD_KEY] if self.state.has_deletes else []
+        of_operation = [self.state.operation] if self.state.deletes == "debezium" else []
         of_version = [] if self.state.version is None else [self.state.version]
-        return list(dict.fromkeys([_PARTITION, _OFFSET, TOMBSTONE, *of_key, *self.state.key, *of_version]))
+        own = (_PARTITION, _OFFSET, TOMBSTONE, *of_key, *of_operation, *self.state.key, *of_version)
+        return list(dict.fromkeys(own))
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add decoded rows of a window."""
         self._rows += rows.num_rows
-        if self.state.deletes == "none":
+        if not self.state.has_deletes:
             rows = self._without(rows, rows[TOMBSTONE], NO_VALUE)
+        if self.state.deletes == "debezium":
+            truncates = pc.fill_null(pc.equal(rows[self.state.operation], debezium.TRUNCATE), False)
+            rows = self._without(rows, truncates, TRUNCATE)
         keys = key_columns(rows, self.state)
         lacking = pc.is_null(keys[0])
         for key in keys[1:]:
@@ -231,30 +238,56 @@ class Choice:
 
 
 def key_columns(rows: pa.RecordBatch, state: StateDeclaration) -> list[pa.Array]:
-    """Return the key columns of decoded rows. Those of a tombstone come from the record's key. Pure."""
-    if state.deletes == "none" or RECORD_KEY in state.key:
+    """Return the key columns of decoded rows. Those of a delete come from the record's key. Pure.
+
+    A record without a key can only delete a row whose columns it contains. The record's key comes first, because an
+    event may contain other values than the row's in columns outside of the replica identity.
+    """
+    if not state.has_deletes or RECORD_KEY in state.key:
         return [rows[name] for name in state.key]
-    key = rows[RECORD_KEY]
+    key, deletes = rows[RECORD_KEY], deletes_of(rows, state)
     parts = [pc.struct_field(key, name) if pa.types.is_struct(key.type) else key for name in state.key]
-    return [pc.if_else(rows[TOMBSTONE], part, rows[name]) for name, part in zip(state.key, parts, strict=True)]
+    return [
+        pc.if_else(deletes, pc.coalesce(part, rows[name]), rows[name])
+        for name, part in zip(state.key, parts, strict=True)
+    ]
+
+
+def deletes_of(rows: pa.RecordBatch, state: StateDeclaration) -> pa.BooleanArray:
+    """Return, for each decoded row, whether it deletes its key. Pure."""
+    if state.deletes != "debezium":
+        return rows[TOMBSTONE]
+    return pc.or_(rows[TOMBSTONE], pc.fill_null(pc.equal(rows[state.operation], debezium.DELETE), False))
 
 
 def changes_of(rows: pa.RecordBatch, state: StateDeclaration, generation: int, layout: pa.Schema) -> pa.RecordBatch:
-    """Return decoded rows as changes with the columns `layout`. Pure."""
+    """Return decoded rows as changes with the columns `layout`. Deletes only have a key. Pure."""
+    deletes = deletes_of(rows, state)
     own: dict[str, Any] = {
         GENERATION: pa.repeat(pa.scalar(generation, pa.int32()), rows.num_rows),
-        DELETED: rows[TOMBSTONE],
+        DELETED: deletes,
         "topic_id": rows["topic_id"].dictionary_encode(),
         **dict(zip(state.key, key_columns(rows, state), strict=True)),
     }
-    held = {*rows.schema.names}
+    held = {*rows.schema.names} - set(own)
+    values = _without_values(rows, [name for name in held if name not in PLACE], deletes)
     columns = [
-        aligned(own[f.name] if f.name in own else rows[f.name], f.type)
+        aligned(own[f.name] if f.name in own else values[f.name], f.type)
         if f.name in own or f.name in held
         else pa.nulls(rows.num_rows, f.type)
         for f in layout
     ]
     return pa.RecordBatch.from_arrays(columns, schema=layout)
+
+
+def _without_values(rows: pa.RecordBatch, names: Sequence[str], deletes: pa.BooleanArray) -> dict[str, pa.Array]:
+    """Return all columns of rows, with nulls in the columns `names` of rows that are deletes. An event that deletes a
+    row may contain its values before, in part."""
+    found = dict(zip(rows.schema.names, rows.columns, strict=True))
+    if pc.and_(deletes, pc.invert(rows[TOMBSTONE])).true_count:
+        kept = pc.if_else(deletes, None, pa.array(np.arange(rows.num_rows)))
+        found |= {name: found[name].take(kept) for name in names}
+    return found
 
 
 def _is_among(rows: pa.RecordBatch, chosen: Offsets) -> npt.NDArray[np.bool_]:

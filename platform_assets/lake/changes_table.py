@@ -16,9 +16,10 @@ from platform_assets.lake.location import Folder
 from platform_assets.model.state import RECORD_KEY, StateDeclaration
 
 GENERATION, DELETED = "generation", "deleted"
-_PLACE: Final = ("topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp")
+PLACE: Final = ("topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp")
+"""Columns with the position of a record."""
 _NOT_VALUES: Final = (
-    *_PLACE, decoded_table.TOMBSTONE, decoded_table.KEY, decoded_table.RESCUED, decoded_table.KEY_RESCUED, "window",
+    *PLACE, decoded_table.TOMBSTONE, decoded_table.KEY, decoded_table.RESCUED, decoded_table.KEY_RESCUED, "window",
 )  # fmt: skip
 _OWN: Final = (
     pa.field(GENERATION, pa.int32(), metadata={"comment": "generation of the topic that the offsets belong to"}),
@@ -44,7 +45,7 @@ def columns(decoded: pa.Schema, state: StateDeclaration) -> pa.Schema:
     values = [f for f in decoded if f.name not in _NOT_VALUES]
     _check(decoded, values, state)
     key = [decoded.field(RECORD_KEY)] if RECORD_KEY in state.key else []
-    return pa.schema([*(decoded.field(n) for n in _PLACE), *_OWN, *key, *values, decoded.field("window")])
+    return pa.schema([*(decoded.field(n) for n in PLACE), *_OWN, *key, *values, decoded.field("window")])
 
 
 def prepare(path: Folder, topic: str, declared: pa.Schema) -> pa.Schema:
@@ -81,7 +82,7 @@ def _check(decoded: pa.Schema, values: list[pa.Field], state: StateDeclaration) 
             )
     if state.version is not None:
         _check_version(decoded, names, state.version)
-    if state.deletes == "tombstone":
+    if state.has_deletes:
         _check_tombstones(decoded, state)
 
 
@@ -114,10 +115,11 @@ def _check_tombstones(decoded: pa.Schema, state: StateDeclaration) -> None:
     """A tombstone has no value, so its key columns come from the record's key."""
     if RECORD_KEY in state.key:
         return
+    otherwise = "" if state.deletes == "debezium" else ", or use `deletes: none`"
     if RECORD_KEY not in decoded.names:
         raise ConfigurationError(
-            "deletes: a tombstone has only the record's key, which `decode:` does not decode: add a `key` to `decode:`, or use "
-            "`deletes: none`"
+            "deletes: a tombstone has only the record's key, which `decode:` does not decode: add a `key` to `decode:`"
+            + otherwise
         )
     kind = decoded.field(RECORD_KEY).type
     of_key = {f.name: f.type for f in kind} if pa.types.is_struct(kind) else {}
@@ -127,7 +129,7 @@ def _check_tombstones(decoded: pa.Schema, state: StateDeclaration) -> None:
         if name not in of_key:
             raise ConfigurationError(
                 f"deletes: the record's key does not have the column {name!r}, so it would not be known what a tombstone "
-                "deletes: decode keys with the same columns as `state: key`, or use `deletes: none`"
+                "deletes: decode keys with the same columns as `state: key`" + otherwise
             )
         if of_key[name] != decoded.field(name).type:
             raise ConfigurationError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from platform_assets.errors import ConfigurationError
+from platform_assets.model import debezium
 
 CODE_VERSION: Final = 1
 """Version of the rules that choose a record for each key.
@@ -17,8 +18,9 @@ A release that changes the rules raises this version, so that the changes of all
 
 POSITION: Final = "position"
 """The order by generation, window, partition and offset alone."""
-Deletes = Literal["tombstone", "none"]
-"""tombstone: a record without a value deletes the key in the record's key; none: no record deletes a key."""
+Deletes = Literal["tombstone", "debezium", "none"]
+"""tombstone: a record without a value deletes the key in the record's key; debezium: a change event that deletes a row
+does so too; none: no record deletes a key."""
 DELETES: Final[tuple[Deletes, ...]] = get_args(Deletes)
 Kept = Literal["last", "first"]
 """last: the last record of a key counts; first: the first one, so that repeated records of a producer are dropped."""
@@ -30,12 +32,14 @@ SUPERSEDED: Final = "superseded"
 NO_VALUE: Final = "without a value"
 NO_KEY: Final = "without a key"
 NO_VERSION: Final = "without a version"
+TRUNCATE: Final = "of a truncate"
 SEVERAL_PARTITIONS: Final = "keys in several partitions"
 """Names of the figures of a window. superseded: records that another record of their key replaces; without a value:
 tombstones of a topic whose state has no deletes; without a key: records with a null in a key column; without a version:
-records with a null in the version column; keys in several partitions: keys with records in more than one partition,
+records with a null in the version column; of a truncate: change events that delete all rows of a table in the
+database, but no key of the state; keys in several partitions: keys with records in more than one partition,
 between which the order is fixed but arbitrary."""
-REFUSED: Final = (NO_VALUE, NO_KEY, NO_VERSION)
+REFUSED: Final = (NO_VALUE, NO_KEY, NO_VERSION, TRUNCATE)
 """Figures of records that are in no row and that no other record replaces: dead letters of the state."""
 
 
@@ -45,12 +49,14 @@ class StateDeclaration:
 
     `key` lists columns of the decoded table. Records of one key are in a total order: first by the column `order`,
     unless that is `POSITION`, and then by generation, window, partition and offset. `keep` says which of them counts.
+    `operation` is the decoded column that contains the operation of a change event; only `deletes: debezium` uses it.
     """
 
     key: tuple[str, ...]
     order: str = POSITION
     deletes: Deletes = "tombstone"
     keep: Kept = "last"
+    operation: str = debezium.DEFAULT_NAMES[debezium.OPERATION]
 
     def __post_init__(self) -> None:
         if not self.key:
@@ -66,16 +72,22 @@ class StateDeclaration:
         for name, given, known in (("deletes", self.deletes, DELETES), ("keep", self.keep, KEPT)):
             if given not in known:
                 raise ConfigurationError(f"{name}: must be one of {', '.join(known)}, not {given!r}")
-        if self.deletes == "tombstone" and self.version is not None:
+        is_debezium = self.deletes == "debezium"
+        if self.has_deletes and self.version is not None:
             raise ConfigurationError(
                 f"deletes: a tombstone has no column {self.version!r}, so it has no place in an order by that column, and the "
-                "deleted key could come back: use `order: position`, or `deletes: none`"
+                "deleted key could come back: use `order: position`" + ("" if is_debezium else ", or `deletes: none`")
             )
-        if self.deletes == "tombstone" and self.keep == "first":
+        if self.has_deletes and self.keep == "first":
             raise ConfigurationError(
-                "deletes: with `keep: first`, a key keeps its first record, so no later tombstone can delete it: use "
-                "`deletes: none`"
+                "deletes: with `keep: first`, a key keeps its first record, so no later record can delete it: use "
+                + ("`keep: last`" if is_debezium else "`deletes: none`")
             )
+
+    @property
+    def has_deletes(self) -> bool:
+        """True if records can delete keys. Tombstones are then among those records."""
+        return self.deletes != "none"
 
     @property
     def version(self) -> str | None:
@@ -92,4 +104,6 @@ class StateDeclaration:
             "deletes": self.deletes,
             "keep": self.keep,
         }
+        if self.deletes == "debezium":
+            what["operation"] = self.operation
         return hashlib.sha256(json.dumps(what, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]

@@ -285,10 +285,14 @@ def listed_in(run: dg.DagsterRun) -> Mapping[str, Collection[str]] | None:
     return None if config is None else {table.topic: config["config"][_LISTED]}
 
 
-def config_listing(topic: str, keys: Sequence[str], *, decode_only: bool = False) -> dict[str, Any]:
-    """Return the config for a run that loads, or only decodes, exactly the windows `keys`, whether or not they are
-    partitions."""
-    config: dict[str, Any] = {_LISTED: list(keys), **({"decode_only": True} if decode_only else {})}
+def config_listing(
+    topic: str, keys: Sequence[str], *, decode_only: bool = False, changes_only: bool = False
+) -> dict[str, Any]:
+    """Return the config for a run that loads, or only decodes, or only makes the changes of, exactly the windows
+    `keys`, whether or not they are partitions."""
+    config: dict[str, Any] = {_LISTED: list(keys)}
+    config |= {"decode_only": True} if decode_only else {}
+    config |= {"changes_only": True} if changes_only else {}
     return {"ops": {earlier_windows_op(topic): {"config": config}}}
 
 

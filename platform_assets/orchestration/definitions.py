@@ -395,6 +395,10 @@ class EarlierWindows(dg.Config):
         default=False,
         description="True if the raw table already has these windows, so that they only have to be decoded.",
     )
+    changes_only: bool = Field(
+        default=False,
+        description="True if the windows are also decoded, so that only their changes have to be made.",
+    )
 
 
 class WindowsOfMany(dg.Config):
@@ -423,7 +427,12 @@ def _listed_windows_job(declaration: TopicDeclaration) -> dg.JobDefinition:
     ) -> Iterator[Any]:
         config, services = read_config(EarlierWindows, context), RunServices(kafka, lake, spark)
         yield from execution.run_listed(
-            context, [declaration], services, {topic: config.windows}, decode_only=config.decode_only
+            context,
+            [declaration],
+            services,
+            {topic: config.windows},
+            decode_only=config.decode_only,
+            changes_only=config.changes_only,
         )
         yield dg.Output(None)
 

@@ -190,13 +190,16 @@ class Execution:
             if keys:
                 yield from self._after(topic, keys, decode_only, records)
 
-    def targets(self, windows: Windows, *, decode_only: bool = False) -> dict[TableRef, list[str]]:
+    def targets(
+        self, windows: Windows, *, decode_only: bool = False, changes_only: bool = False
+    ) -> dict[TableRef, list[str]]:
         """Return the windows that `execute` will load, by table."""
         found: dict[TableRef, list[str]] = {}
         for topic, keys in windows.items():
             d = self.declared[topic]
             raw = () if decode_only else (d.raw_table,)
-            found |= dict.fromkeys((*raw, *d.tables[1:]), sorted(set(keys)))
+            tables = (d.changes_table,) if changes_only else (*raw, *d.tables[1:])
+            found |= dict.fromkeys(tables, sorted(set(keys)))
         return found
 
     def load(self, windows: Windows) -> Iterator[Attempt[Loaded]]:
@@ -526,12 +529,13 @@ def run_listed(
     windows: Windows,
     *,
     decode_only: bool = False,
+    changes_only: bool = False,
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Execute a run whose config lists its windows. Raises whatever `raise_failures` raises, and dg.Failure if a
     blocking check fails."""
     execution = of_run(context, declarations, services)
     if not context.retry_number:
-        targets = execution.targets(windows, decode_only=decode_only)
+        targets = execution.targets(windows, decode_only=decode_only, changes_only=changes_only)
         if sum(len(keys) for keys in targets.values()) <= SHOWN_AHEAD:
             try:
                 dagster_records.report_planned(context.instance, context.run, str(context.op_handle), targets)
@@ -544,7 +548,7 @@ def run_listed(
                     line(str(e)),
                 )
     wanted, number = sum(len(set(keys)) for keys in windows.values()), 0
-    for step in execution.execute(windows, decode_only=decode_only):
+    for step in execution.execute(windows, decode_only=decode_only, changes_only=changes_only):
         if isinstance(step, Attempt):
             number += step.done is not None
             log_attempt(context, step, number, wanted)

@@ -285,7 +285,11 @@ def _run_request(d: TopicDeclaration, table: TableRef, request: LoadRequest) -> 
     """
     run_key, tags = request.run_key(table.name), {dagster_records.TABLE_TAG: run_tag(table)}
     if request.listed:
-        config = dagster_records.config_listing(d.topic, request.listed, decode_only=table != d.raw_table)
+        of_changes = table == d.changes_table
+        of_decoded = table != d.raw_table and not of_changes
+        config = dagster_records.config_listing(
+            d.topic, request.listed, decode_only=of_decoded, changes_only=of_changes
+        )
         return dg.RunRequest(run_key, config, tags, job_name=names.earlier_windows_job(d.topic))
     of_raw = raw_checks.checks_of(d) if table == d.raw_table else ()
     only_changes = table == d.changes_table

@@ -89,6 +89,14 @@ _EXPECT: Final[tuple[dict[str, Any], ...]] = (
     {"unique": "id"},
     {"column": "id", "null": False},
 )
+_STATES: Final[tuple[dict[str, Any], ...]] = (
+    {"key": ["id"], "deletes": "none"},
+    {"key": ["id"]},
+    {"key": ["key"], "deletes": "tombstone"},
+    {"key": ["id", "name"], "order": "position", "deletes": "debezium", "keep": "last"},
+    {"key": ["name"], "order": "id", "deletes": "none", "keep": "first"},
+    {"key": ["a"]},
+)
 _ODD: Final[tuple[Any, ...]] = (
     None,
     True,
@@ -188,6 +196,8 @@ def _attributes(rng: random.Random) -> dict[str, Any]:
     found["topic"] = f"orders{rng.choice(('', '', 'x', '.x', '_x'))}"
     if rng.random() < 0.6:
         found["decode"] = _decode(rng)
+    if rng.random() < 0.4:
+        found["state"] = deepcopy(rng.choice(_STATES))
     return found
 
 
@@ -250,7 +260,7 @@ def _text(rng: random.Random) -> bytes:
             "a0: &a0 [x, x]",
             *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * rng.choice((2, 9)))}]" for n in range(1, levels)),
         ]
-        where = rng.choice(("owners", "decode", "topic", "description"))
+        where = rng.choice(("owners", "decode", "state", "topic", "description"))
         head = f"type: {_TABLE}\nattributes:\n  topic: orders\n  window: '0 * * * *'\n  start: '2026-01-01'\n"
         head += f"  {where}: *a{levels - 1}\n"
         return (rng.choice(("", "x-y:\n")) + "\n".join(lines) + "\n" + head).encode()

@@ -50,10 +50,13 @@ def test_the_records_key_is_a_column_only_if_it_is_the_key_of_the_state() -> Non
         ({"key": ("id",), "order": "name", "deletes": "none"}, "STRING"),
         ({"key": ("id",), "order": "version"}, "no column 'version'"),
         ({"key": ("id",), "keep": "first"}, "keep: first"),
+        ({"key": ("id",), "keep": "first", "deletes": "debezium"}, "use `keep: last`"),
+        ({"key": ("id",), "order": "version", "deletes": "debezium"}, "use `order: position`$"),
         ({"key": ("id",), "keep": "newest"}, "last, first"),
-        ({"key": ("id",), "deletes": "op = 'd'"}, "tombstone, none"),
+        ({"key": ("id",), "deletes": "op = 'd'"}, "tombstone, debezium, none"),
         ({"key": ("key",)}, "single values"),
-        ({"key": ("id",)}, "add a `key` to `decode:`"),
+        ({"key": ("id",)}, "add a `key` to `decode:`, or use `deletes: none`"),
+        ({"key": ("id",), "deletes": "debezium"}, "add a `key` to `decode:`$"),
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(given: dict[str, Any], problem: str) -> None:
@@ -79,5 +82,6 @@ def test_the_digest_covers_the_whole_declaration() -> None:
     declared = [
         StateDeclaration(("id",)), StateDeclaration(("id", "region")), StateDeclaration(("id",), deletes="none"),
         StateDeclaration(("id",), deletes="none", keep="first"), StateDeclaration(("id",), "version", "none"),
+        StateDeclaration(("id",), deletes="debezium"), StateDeclaration(("id",), deletes="debezium", operation="op"),
     ]  # fmt: skip
     assert len({each.digest for each in declared}) == len(declared)

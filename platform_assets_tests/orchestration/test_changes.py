@@ -15,6 +15,7 @@ import pytest
 from platform_assets.checks import changes as checks
 from platform_assets.errors import ConfigurationError
 from platform_assets.kafka.cluster import Cluster
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.keeping import Keep
 from platform_assets.model.state import NO_KEY, StateDeclaration
 from platform_assets.orchestration import changes_status, events
@@ -22,7 +23,9 @@ from platform_assets.orchestration.dagster_records import RunLog
 from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 from platform_assets.orchestration.names import OUTCOME, table_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets.orchestration.tick import _run_request
 from platform_assets.orchestration.topic_tick import TopicTick
+from platform_assets_tests.decoding.test_debezium import event
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from platform_assets_tests.support.runs_of import materializations
 from testbed.samples import Keyed
@@ -52,11 +55,7 @@ def materialize(topic: DecodedTopic, instance: dg.DagsterInstance, key: str) -> 
     )
     asset = table_key(topic.declaration.changes_table)
     assets = [*(made.assets or ()), *(made.asset_checks or ())]
-    resources = {
-        "kafka": KafkaResource(bootstrap_servers="localhost:1"),
-        "lake": LakeResource(root=str(topic.root)),
-        "spark": SparkResource(remote="sc://localhost:1"),
-    }
+    resources = {**RESOURCES, "lake": LakeResource(root=str(topic.root))}
     selection = dg.AssetSelection.assets(asset)
     return dg.materialize(
         cast("Any", assets),
@@ -66,6 +65,13 @@ def materialize(topic: DecodedTopic, instance: dg.DagsterInstance, key: str) -> 
         resources=resources,
         raise_on_error=False,
     )
+
+
+RESOURCES: dict[str, Any] = {
+    "kafka": KafkaResource(bootstrap_servers="localhost:1"),
+    "spark": SparkResource(remote="sc://localhost:1"),
+}
+"""Services that do not answer: making changes needs none of them."""
 
 
 def tick(topic: DecodedTopic, instance: dg.DagsterInstance) -> TopicTick:
@@ -110,6 +116,31 @@ def test_a_step_makes_changes_and_a_tick_requests_what_is_missing_or_outdated(
     assert requested(topic, instance) == []
 
 
+def test_changes_of_an_earlier_schedule_are_made_by_a_run_of_their_own(
+    topic: DecodedTopic, instance: dg.DagsterInstance
+) -> None:
+    """The run only makes changes: Spark, which it would need to decode, does not answer."""
+    keys, newest = [window.key for window in topic.windows], topic.windows[-1].window.end
+    d = replace(topic.declaration, schedule="30 * * * *")
+    before = topic.ledger.receipts(d.decoded_table)
+    made = TopicTick(d, cast("Cluster", None), topic.ledger, instance, newest, RunLog(instance, [d.raw_table]))
+    (request,) = made._changes(made._unchanged(newest), newest)
+    assert list(request.listed) == keys, "the windows are partitions"
+    run = _run_request(d, d.changes_table, request)
+    own = build_definitions(d, group="g", description=None, owners=(), sensor_running=False, deep_audit=DeepAudit())
+    whole = dg.Definitions.merge(
+        own, dg.Definitions(resources={**RESOURCES, "lake": LakeResource(root=str(topic.root))})
+    )
+    result = whole.resolve_job_def(str(run.job_name)).execute_in_process(run.run_config, instance=instance)
+    assert {e.check_name for e in result.get_asset_check_evaluations()} == set(checks.NAMES)
+    planned = instance.all_logs(result.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
+    found = {e.get_dagster_event().asset_key for e in planned}
+    assert found == {table_key(d.changes_table)}
+    assert sorted(topic.ledger.receipts(d.changes_table)) == keys
+    assert topic.ledger.receipts(d.decoded_table) == before
+    assert made._unchanged(newest) == {}
+
+
 def test_records_without_a_place_are_a_warning(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     topic = DecodedTopic(tmp_path / "lake", "orders")
     topic.state = STATE
@@ -122,6 +153,22 @@ def test_records_without_a_place_are_a_warning(tmp_path: Path, instance: dg.Dags
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert NO_KEY in (found.description or "")
     assert "partition 0 offset 1" in (found.description or "")
+
+
+def test_a_truncate_is_an_error_of_a_check_that_blocks_nothing(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    events_of = FormatSpec("debezium", {"schema": "id BIGINT"})
+    topic = DecodedTopic(
+        tmp_path / "lake", "orders", DecodeDeclaration(events_of, FormatSpec("json", events_of.options))
+    )
+    topic.state = StateDeclaration(("id",), deletes="debezium")
+    (key,) = topic.load([Keyed(b'{"id": 1}', event("c", after={"id": 1})), Keyed(None, event("t"))])
+    topic.decode()
+    result = materialize(topic, instance, key)
+    assert result.success
+    found = {e.check_name: e for e in result.get_asset_check_evaluations()}[checks.PLACED]
+    assert (found.passed, found.severity, found.blocking) == (False, dg.AssetCheckSeverity.ERROR, False)
+    assert "partition 0 offset 1" in (found.description or "")
+    assert "DELETE instead of TRUNCATE" in (found.description or "")
 
 
 def test_a_state_needs_typed_rows_and_excludes_keep(topic: DecodedTopic) -> None:

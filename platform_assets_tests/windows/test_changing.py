@@ -199,7 +199,11 @@ def test_keys_in_several_partitions_are_counted(tmp_path: Path) -> None:
     topic.decode()
     figures = topic.changer.make(key).receipt.figures or {}
     assert figures[SEVERAL_PARTITIONS].failing == 1
-    assert "1 key had records" in checks.placed(checks.windows_of(topic.declaration, topic.ledger)).headline
+    found = checks.placed(checks.windows_of(topic.declaration, topic.ledger))
+    assert "1 key had records" in found.headline
+    assert [f.detail for f in found.findings] == [
+        "1 key with records in several partitions, for example partition 1 offset 0"
+    ]
 
 
 def test_a_window_made_again_is_unchanged_or_repaired(tmp_path: Path) -> None:

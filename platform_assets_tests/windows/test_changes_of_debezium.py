@@ -1,0 +1,293 @@
+"""Changes of a database's table: compared with a dictionary that replays the producer's notes, for random histories with
+windows that are decoded again, several generations and partitions."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from deltalake import DeltaTable
+
+from platform_assets.checks import changes as checks
+from platform_assets.engines import changes as engine
+from platform_assets.ledger.entries import RecordedCut
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
+from platform_assets.model.state import NO_KEY, TRUNCATE, StateDeclaration
+from platform_assets_tests.decoding.test_debezium import event
+from platform_assets_tests.support.decoded_topic import DecodedTopic
+from testbed import samples
+from testbed.samples import Keyed
+
+VALUE: Final = FormatSpec("debezium", {"schema": "id BIGINT NOT NULL, name STRING NOT NULL, tags ARRAY<STRING>"})
+DECODE: Final = DecodeDeclaration(
+    VALUE, FormatSpec("json", {"schema": "id BIGINT NOT NULL"}), fail_share=1.0, warn_share=1.0
+)
+STATE: Final = StateDeclaration(("id",), deletes="debezium")
+TOMBSTONE: Final = "tombstone"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One record as its producer noted it. `operation` is Debezium's code, or `TOMBSTONE`. If `damaged`, the record is
+    JSON that ends early, until a repair replaces its value."""
+
+    operation: str
+    id: int | None = None
+    name: str = ""
+    damaged: bool = False
+
+    @property
+    def row(self) -> dict[str, Any]:
+        return {"id": self.id, "name": self.name, "tags": [self.name]}
+
+    @property
+    def value(self) -> bytes | None:
+        """The event as the connector writes it with REPLICA IDENTITY DEFAULT: a delete has only the key."""
+        if self.operation == TOMBSTONE:
+            return None
+        if self.operation == "t":
+            return event("t")
+        if self.operation == "d":
+            return event("d", before={"id": self.id, "name": "", "tags": None})
+        return event(self.operation, after=self.row)
+
+    @property
+    def record(self) -> Keyed:
+        key = None if self.operation == "t" else json.dumps({"id": self.id}).encode()
+        value = self.value
+        return Keyed(key, value[:-1] if self.damaged and value else value)
+
+
+Place = tuple[int, str, int, int]
+"""Generation, window, partition and offset."""
+
+
+def replayed(notes: Mapping[Place, Note]) -> dict[int, tuple[Place, dict[str, Any] | None]]:
+    """Return the last record of each key and its row, None for a delete: a plain replay, without the product's code."""
+    now: dict[int, tuple[Place, dict[str, Any] | None]] = {}
+    for place in sorted(notes):
+        note = notes[place]
+        if note.operation != "t" and note.id is not None and not note.damaged:
+            now[note.id] = (place, None if note.operation in ("d", TOMBSTONE) else note.row)
+    return now
+
+
+def rows(topic: DecodedTopic) -> list[dict[str, Any]]:
+    path = topic.root / "changes" / topic.topic
+    found: list[dict[str, Any]] = DeltaTable(path).to_pyarrow_table().to_pylist() if path.exists() else []
+    return found
+
+
+def place_of(row: Mapping[str, Any]) -> Place:
+    return row["generation"], row["window"], row["kafka_partition"], row["kafka_offset"]
+
+
+def held(found: list[dict[str, Any]]) -> dict[int, tuple[Place, dict[str, Any] | None]]:
+    """Return the newest change of each key, and its row."""
+    now: dict[int, tuple[Place, dict[str, Any] | None]] = {}
+    for row in sorted(found, key=place_of):
+        of_delete = {name: row[name] for name in ("name", "tags", "change_operation", "change_tx_id")}
+        assert not row["deleted"] or set(of_delete.values()) == {None}, "a delete has only a key"
+        now[row["id"]] = (
+            place_of(row),
+            None if row["deleted"] else {name: row[name] for name in ("id", "name", "tags")},
+        )
+    return now
+
+
+@dataclass
+class History:
+    """A topic whose producer notes what it sends, in two generations of the topic's log."""
+
+    root: Path
+    seed: int
+    notes: dict[Place, Note] = field(default_factory=dict)
+    topic: DecodedTopic = field(init=False)
+    random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.topic = DecodedTopic(self.root, "orders", DECODE)
+        self.topic.state = STATE
+
+    def produce(self) -> None:
+        """Write random records to the raw table, in one or two generations, with partitions added between windows."""
+        r, cuts, sent, keys = self.random, list[RecordedCut](), dict[tuple[int, str], dict[tuple[int, int], Note]](), 0
+        for generation in range(1, r.randint(1, 2) + 1):
+            ends, own = dict.fromkeys(range(r.randint(1, 2)), 0), f"log-{generation}"
+            cuts.append(samples.cut("orders", samples.edge(keys), ends, topic_id=own, generation=generation))
+            for _ in range(r.randint(1, 3)):
+                before = {**ends, len(ends): 0} if r.random() < 0.2 else ends
+                made = {p: self.records(r.choice([0, 1, 5, 30])) for p in before}
+                ends = {p: start + len(made[p]) for p, start in before.items()}
+                key = samples.edge(keys).strftime("%Y-%m-%d-%H:%M")
+                sent[generation, key] = {(p, before[p] + n): each for p in made for n, each in enumerate(made[p])}
+                keys += 1
+                cuts.append(samples.cut("orders", samples.edge(keys), ends, topic_id=own, generation=generation))
+        ledger = self.topic.ledger
+        ledger.create()
+        for generation in dict.fromkeys(cut.generation for cut in cuts):
+            own_cuts = [cut for cut in cuts if cut.generation == generation]
+            assert ledger.record_cuts(own_cuts, None if generation == 1 else own_cuts[0].edge)
+        self.topic.windows = ledger.windows("orders")
+        for window in self.topic.windows:
+            notes = sent[window.generation, window.key]
+            samples.loaded(
+                self.root, window, values={p: n.record for p, n in notes.items()}, holes={}, proved_by="load digest"
+            )
+            self.notes |= {(window.generation, window.key, *place): note for place, note in notes.items()}
+
+    def records(self, number: int) -> list[Note]:
+        """Return random records. Tombstones mostly follow their delete, as the connector writes them."""
+        r, made = self.random, list[Note]()
+        while len(made) < number:
+            id = r.randrange(r.choice([1, 4, 40]))
+            operation = r.choice(["c", "r", "u", "u", "d", "d", TOMBSTONE, "t"])
+            name = "" if operation in ("d", "t", TOMBSTONE) else f"{r.randrange(10**6)}"
+            made.append(
+                Note(operation, None if operation == "t" else id, name, operation != TOMBSTONE and r.random() < 0.1)
+            )
+            if operation == "d" and r.random() < 0.5:
+                made.append(Note(TOMBSTONE, id))
+        return made[:number]
+
+    def repair(self) -> list[str]:
+        """Repair some damaged records. Return their windows, which have to be decoded again."""
+        damaged = [place for place, note in self.notes.items() if note.damaged]
+        chosen = self.random.sample(damaged, self.random.randint(0, len(damaged)))
+        repairs = [Repair(place[1], place[2], place[3], (self.notes[place].value or b"").decode()) for place in chosen]
+        self.topic.declared = replace(self.topic.declared, repairs=tuple(repairs))
+        self.notes |= {place: replace(self.notes[place], damaged=False) for place in chosen}
+        return sorted({place[1] for place in chosen})
+
+    def make(self, *keys: str) -> None:
+        """Decode the windows and make their changes, in any order, some of them twice."""
+        keys = tuple(self.random.sample(keys, len(keys)))
+        if keys:
+            self.topic.decode(*keys)
+        for key in (*keys, *self.random.sample(keys, len(keys) // 2)):
+            self.topic.changer.make(key)
+
+    def judge(self) -> None:
+        """Compare the changes with the notes, for each window and for all of them."""
+        found, said = rows(self.topic), f"seed {self.seed}"
+        for window in self.topic.windows:
+            own = {p: n for p, n in self.notes.items() if p[:2] == (window.generation, window.key)}
+            of_window = [row for row in found if row["window"] == window.key]
+            assert held(of_window) == replayed(own), f"{said}, window {window.key}"
+            assert len(of_window) == len(replayed(own)), f"{said}: a key has two rows"
+            figures = self.topic.ledger.receipts(self.topic.declaration.changes_table)[window.key].figures or {}
+            truncates = sum(note.operation == "t" and not note.damaged for note in own.values())
+            assert (figures[TRUNCATE].failing if TRUNCATE in figures else 0) == truncates, said
+            assert NO_KEY not in figures, said
+        assert held(found) == replayed(self.notes), said
+        judged = checks.conserved(checks.windows_of(self.topic.declaration, self.topic.ledger))
+        assert judged.passed, f"{said}: {judged}"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_changes_of_random_histories_are_those_of_a_dictionary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(engine, "_MOST_WAITING", 7)
+    monkeypatch.setattr(engine, "_BLOCK_ROWS", 5)
+    history = History(tmp_path, seed)
+    history.produce()
+    history.make(*(window.key for window in history.topic.windows))
+    history.judge()
+    history.make(*history.repair())
+    history.judge()
+
+
+def made(
+    root: Path, *records: Keyed, decode: DecodeDeclaration = DECODE, state: StateDeclaration = STATE
+) -> DecodedTopic:
+    """Return a topic with one window, whose changes are made."""
+    topic = DecodedTopic(root, "orders", decode)
+    topic.state = state
+    (key,) = topic.load(records)
+    topic.decode()
+    topic.changer.make(key)
+    return topic
+
+
+@pytest.mark.parametrize("tombstones", [True, False])
+def test_a_delete_takes_effect_with_and_without_its_tombstone(tmp_path: Path, tombstones: bool) -> None:
+    notes = [Note("c", 1, "a"), Note("c", 2, "b"), Note("d", 1), *([Note(TOMBSTONE, 1)] if tombstones else [])]
+    topic = made(tmp_path, *(note.record for note in notes))
+    assert {row["id"]: (row["deleted"], row["name"]) for row in rows(topic)} == {1: (True, None), 2: (False, "b")}
+
+
+def test_a_reinserted_row_lives(tmp_path: Path) -> None:
+    notes = [Note("c", 1, "a"), Note("d", 1), Note(TOMBSTONE, 1), Note("c", 1, "again")]
+    topic = made(tmp_path, *(note.record for note in notes))
+    assert [(row["id"], row["deleted"], row["name"]) for row in rows(topic)] == [(1, False, "again")]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        {"id": 7},
+        {"id": 7, "name": None},
+        {"id": 7, "name": "", "tags": None},
+        {"id": 7, "name": "whole", "tags": ["x"]},
+    ],
+    ids=["the key alone", "nulls", "placeholders", "REPLICA IDENTITY FULL"],
+)
+def test_a_delete_names_its_row_whatever_the_replica_identity(tmp_path: Path, before: dict[str, Any]) -> None:
+    topic = made(tmp_path, Note("c", 7, "a").record, Keyed(b'{"id": 7}', event("d", before=before)))
+    assert [(row["id"], row["deleted"], row["name"], row["tags"]) for row in rows(topic)] == [(7, True, None, None)]
+
+
+def test_a_delete_without_a_record_key_deletes_the_row_that_it_contains(tmp_path: Path) -> None:
+    """Of a table without a primary key, the connector writes records without keys, but whole rows."""
+    decode = replace(DECODE, key=FormatSpec("json", {"schema": "id BIGINT"}))
+    row = {"id": 7, "name": "a", "tags": None}
+    topic = made(tmp_path, Keyed(None, event("c", after=row)), Keyed(None, event("d", before=row)), decode=decode)
+    assert [(row["id"], row["deleted"]) for row in rows(topic)] == [(7, True)]
+
+
+def test_the_record_key_is_right_if_the_event_has_other_columns_of_the_row(tmp_path: Path) -> None:
+    """With REPLICA IDENTITY USING INDEX, columns outside of the index have placeholders, such as 0."""
+    records = [Note("c", 7, "a").record, Note("c", 0, "b").record]
+    topic = made(tmp_path, *records, Keyed(b'{"id": 7}', event("d", before={"id": 0, "name": "a", "tags": None})))
+    assert {row["id"]: row["deleted"] for row in rows(topic)} == {7: True, 0: False}
+
+
+def test_the_operation_can_be_in_a_column_of_another_name(tmp_path: Path) -> None:
+    spec = FormatSpec("debezium", {**VALUE.options, "envelope": {"operation": "op"}})
+    renamed = StateDeclaration(("id",), deletes="debezium", operation="op")
+    assert renamed.digest != STATE.digest
+    records = (Note("c", 1, "a").record, Note("d", 1).record)
+    topic = made(tmp_path, *records, decode=replace(DECODE, value=spec), state=renamed)
+    assert [row["deleted"] for row in rows(topic)] == [True]
+
+
+def test_records_can_be_identified_by_the_whole_record_key(tmp_path: Path) -> None:
+    decode, state = replace(DECODE, key=FormatSpec("string")), StateDeclaration(("key",), deletes="debezium")
+    delete = Note("d", 1).record
+    topic = made(tmp_path, Note("c", 1, "a").record, Note("c", 2, "b").record, delete, decode=decode, state=state)
+    assert {row["key"]: (row["deleted"], row["id"]) for row in rows(topic)} == {
+        '{"id": 1}': (True, None), '{"id": 2}': (False, 2),
+    }  # fmt: skip
+
+
+def test_a_truncate_is_named_with_its_place_and_a_remedy(tmp_path: Path) -> None:
+    topic = made(tmp_path, Note("c", 1, "a").record, Note("t").record, Note("c", 2, "b").record)
+    assert {row["id"] for row in rows(topic)} == {1, 2}
+    windows = checks.windows_of(topic.declaration, topic.ledger)
+    (found,) = checks.placed(windows).findings
+    assert found.detail == "1 record of a truncate, for example partition 0 offset 1"
+    assert "still in the state" in found.remedy
+    assert checks.has_truncates(windows)
+    assert checks.conserved(windows).passed
+
+
+def test_other_formats_make_the_same_changes_as_before(tmp_path: Path) -> None:
+    """The digest of a state decides which changes are made again after an upgrade."""
+    assert StateDeclaration(("id",)).digest == StateDeclaration(("id",), operation="op").digest == "1671866ac39d9e3a"
