@@ -50,6 +50,10 @@ def check_apart(columns: Iterable[pa.Field]) -> None:
 
 WINDOW: Final = "window"
 """The window column in files of tables that are not partitioned by window."""
+TEXTS: Final = [WINDOW, "topic_id"]
+"""Columns with few distinct values. Dictionaries of their values are read, compared and written faster than the values
+themselves."""
+_NUMBERED: Final = pa.dictionary(pa.int32(), pa.string())
 _KEY_LENGTH: Final = len("2026-01-01-00:00")
 _WINDOWS_AT_ONCE: Final = 1 << 20
 
@@ -130,6 +134,11 @@ def plain_schema(file: pq.ParquetFile) -> pa.Schema:
     return pa.schema([f.with_type(_COLUMNS.get(f.name, f.type)) for f in fields])
 
 
+def numbered(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of a schema, with the columns `TEXTS` as dictionaries."""
+    return pa.schema([f.with_type(_NUMBERED) if f.name in TEXTS else f for f in schema])
+
+
 def blocks(
     file: pq.ParquetFile,
     rows_at_once: int,
@@ -137,13 +146,14 @@ def blocks(
     *,
     groups: list[int] | None = None,
     window: str | None = None,
+    whole: pa.Schema | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file from `opened`, in blocks, with the types of `plain_schema`.
+    """Yield the rows of a file from `opened`, in blocks, with the types of `whole`, by default those of `plain_schema`.
 
     If `window` is given and the file has a window column, yield only the rows of this window; if `window` is '', yield
     only rows without a window. Files of a partitioned table have no window column.
     """
-    whole = plain_schema(file)
+    whole = plain_schema(file) if whole is None else whole
     if window is None or WINDOW not in whole.names:
         for block in file.iter_batches(rows_at_once, groups, columns, use_threads=False):
             yield block.cast(among(whole, block.schema))

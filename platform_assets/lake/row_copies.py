@@ -269,8 +269,8 @@ def _digests(table: Folder, name: str, measure: Measure) -> Digests:
     def of_half(first: int) -> Digests:
         found: Digests = {}
         with failures.reading_files(table, ""), table.open(name) as opened:
-            file = parquet.opened(opened)
-            for block in parquet.blocks(file, _BLOCK_ROWS, groups=list(range(first, file.num_row_groups, 2))):
+            file = _opened(opened)
+            for block in _blocks(file, list(range(first, file.num_row_groups, 2))):
                 measure_into(found, block, measure)
         return found
 
@@ -279,6 +279,15 @@ def _digests(table: Folder, name: str, measure: Measure) -> Digests:
     for place, rows in other.items():
         found[place] = found.get(place, _NOTHING) + rows
     return found
+
+
+def _opened(source: pa.NativeFile) -> pq.ParquetFile:
+    return parquet.opened(source, read_dictionary=parquet.TEXTS)
+
+
+def _blocks(file: pq.ParquetFile, groups: list[int]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some row groups of a file from `_opened`, with windows and topic ids as dictionaries."""
+    return parquet.blocks(file, _BLOCK_ROWS, groups=groups, whole=parquet.numbered(parquet.plain_schema(file)))
 
 
 def discard(table: Folder, files: Sequence[NewFile]) -> None:
@@ -336,10 +345,10 @@ def _others(table: Folder, path: str, window: str, lost: list[str], copy: _Copy)
     `lost`. `copy` gets the encodings of the file."""
     try:
         with failures.reading_files(table, window), table.open(unquote(path)) as opened:
-            file = parquet.opened(opened)
+            file = _opened(opened)
             copy.like = file.metadata
             for group in range(file.num_row_groups):
-                blocks = parquet.blocks(file, _BLOCK_ROWS, groups=[group])
+                blocks = _blocks(file, [group])
                 while True:
                     try:
                         with failures.reading_files(table, window):
@@ -349,12 +358,20 @@ def _others(table: Folder, path: str, window: str, lost: list[str], copy: _Copy)
                         break
                     if block is None:
                         break
-                    is_other = pc.fill_null(pc.not_equal(block[parquet.WINDOW], window), True)
-                    others = block if is_other.true_count == block.num_rows else block.filter(is_other)
+                    others = _without(block, window)
                     if others.num_rows:
                         yield others
     except FilesLostError as e:
         lost.append(e.detail)
+
+
+def _without(block: pa.RecordBatch, window: str) -> pa.RecordBatch:
+    """Return the rows of all other windows; rows without a window are among them."""
+    keys = block[parquet.WINDOW]
+    is_window = pc.equal(keys.dictionary, window)
+    if not is_window.true_count:
+        return block
+    return block.filter(pc.fill_null(pc.invert(is_window.take(keys.indices)), True))
 
 
 class _Copy:
@@ -380,7 +397,8 @@ class _Copy:
         """Write the rows that are waiting as a separate row group."""
         if not self._waiting:
             return
-        rows = pa.Table.from_batches(self._waiting)
+        # A column whose dictionary changes would be written without one.
+        rows = pa.Table.from_batches(self._waiting).unify_dictionaries()
         self._waiting, self.waiting_bytes = [], 0
         with self._table.writing():
             if self._writer is None:

@@ -22,12 +22,8 @@ from platform_assets.engines.shared.files import CODEC, CONSTANT, COUNTING, DELT
 from platform_assets.errors import FilesLostError, LoadError, PlatformError
 from platform_assets.lake import parquet
 from platform_assets.lake.files import Files, files_at, is_in_store
-from platform_assets.lake.parquet import WINDOW
 
 _BLOCK_ROWS: Final = 1 << 16
-_TEXTS: Final = (WINDOW, "topic_id")
-"""Columns with few distinct values, which are read and written as dictionaries."""
-_NUMBERED: Final = pa.dictionary(pa.int32(), pa.string())
 _FEWEST_ROWS: Final = 1 << 10
 _MOST_ROWS: Final = 1 << 14
 _PAGE_BYTES: Final = 1 << 20
@@ -76,7 +72,7 @@ def _measured(work: Work, files: Files, name: str) -> ByWindow:
 
 
 def _rows(work: Work, files: Files, share: Share) -> Iterator[pa.RecordBatch]:
-    layout, reader = _numbered(work.layout), _Reader(work, files)
+    layout, reader = parquet.numbered(work.layout), _Reader(work, files)
     if not share.sort_by:
         for source in share.sources:
             yield from reader.blocks(source, layout)
@@ -88,10 +84,6 @@ def _rows(work: Work, files: Files, share: Share) -> Iterator[pa.RecordBatch]:
     blocks = (block for source in share.sources for block in _Reader(work, files).blocks(source, layout))
     for part in sorted_rows(blocks, share.sort_by, total, sampled):
         yield from part.to_batches(max_chunksize=_BLOCK_ROWS)
-
-
-def _numbered(layout: pa.Schema) -> pa.Schema:
-    return pa.schema([f.with_type(_NUMBERED) if f.name in _TEXTS else f for f in layout])
 
 
 class _Reader:
@@ -129,7 +121,7 @@ class _Reader:
 
     def _plain(self, file: pq.ParquetFile) -> pa.Schema:
         if self._last is None or not self._last[0].equals(file.schema):
-            self._last = file.schema, _numbered(parquet.plain_schema(file))
+            self._last = file.schema, parquet.numbered(parquet.plain_schema(file))
         return self._last[1]
 
 
@@ -143,7 +135,7 @@ def _rows_at_once(file: pq.ParquetFile) -> int:
 
 def _opened(source: pa.NativeFile, work: Work) -> pq.ParquetFile:
     # Without this, a store would get a separate request for each column.
-    return parquet.opened(source, read_dictionary=list(_TEXTS), pre_buffer=is_in_store(work.table))
+    return parquet.opened(source, read_dictionary=parquet.TEXTS, pre_buffer=is_in_store(work.table))
 
 
 def _write(files: Files, name: str, rows: Iterator[pa.RecordBatch], work: Work, most: int) -> bool:
