@@ -21,12 +21,9 @@ from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError
 from platform_assets.model import debezium
 from platform_assets.model.decoding import FormatSpec
+from platform_assets_tests.support.change_events import event
 from platform_assets_tests.support.decoding import UNTIMED, decoded
 
-SOURCE = {
-    "version": "3.6.1.Final", "connector": "postgresql", "ts_ms": 1700000000123, "snapshot": "false", "db": "shop",
-    "sequence": '["24","25"]', "ts_us": 1700000000123456, "schema": "public", "table": "orders", "txId": 7, "lsn": 25,
-}  # fmt: skip
 UNSENT = "__debezium_unavailable_value"
 FACTS = {
     "change_lsn": 25,
@@ -35,14 +32,6 @@ FACTS = {
     "change_timestamp": datetime(2023, 11, 14, 22, 13, 20, 123456, UTC),
     "change_snapshot": "false",
 }
-
-
-def event(operation: Any, before: Any = None, after: Any = None, *, wrapped: bool = False, **others: Any) -> bytes:
-    """Return an event as Connect's JSON converter writes it, with its schema if `wrapped`."""
-    value = {"before": before, "after": after, "source": SOURCE, "transaction": None, "op": operation, "ts_ms": 1}
-    value |= others
-    written = {"schema": {"type": "struct"}, "payload": value} if wrapped else value
-    return json.dumps(written, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def number(value: int) -> str:

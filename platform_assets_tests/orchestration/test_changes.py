@@ -25,7 +25,7 @@ from platform_assets.orchestration.names import OUTCOME, table_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.tick import _run_request
 from platform_assets.orchestration.topic_tick import TopicTick
-from platform_assets_tests.decoding.test_debezium import event
+from platform_assets_tests.support.change_events import event
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from platform_assets_tests.support.runs_of import materializations
 from testbed.samples import Keyed

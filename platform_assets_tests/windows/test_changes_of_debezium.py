@@ -18,7 +18,7 @@ from platform_assets.engines import changes as engine
 from platform_assets.ledger.entries import RecordedCut
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.state import NO_KEY, TRUNCATE, StateDeclaration
-from platform_assets_tests.decoding.test_debezium import event
+from platform_assets_tests.support.change_events import event
 from platform_assets_tests.support.decoded_topic import DecodedTopic
 from testbed import samples
 from testbed.samples import Keyed
