@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -257,3 +260,46 @@ def test_changes_without_rows_give_an_empty_state(made: MadeChanges) -> None:
     outcome = made.state().fold()
     assert (outcome.rows, outcome.deleted) == (0, 0)
     assert by_key(LIVE.empty_table()) == made.live()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_load_during_a_fold_is_pending_after_it(made: MadeChanges, step: str) -> None:
+    made.load(A, [change(1, A, 0, "x"), change(2, A, 1, None)])
+
+    def loading(at: str) -> None:
+        if at == step:
+            made.load(B, [change(1, B, 5, None), change(3, B, 6, "y")])
+            made.load(A, [change(2, A, 1, "decoded again")])
+
+    made.state(loading).fold()
+    pending = made.state().pending()
+    assert (pending.windows, pending.replaces) == ((A, B), True)
+    made.state().fold()
+    made.check()
+
+
+KILLED = """
+import os, signal, sys
+from platform_assets.lake.location import Lake
+from platform_assets.model.state import StateDeclaration
+from platform_assets.windows.state.folding import TopicState
+
+def before(step):
+    if step == sys.argv[2]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+TopicState("orders", StateDeclaration(("id",)), Lake.at(sys.argv[1]), before_step=before).fold()
+"""
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_killed_process_leaves_a_state_that_the_next_fold_completes(
+    made: MadeChanges, tmp_path: Path, step: str
+) -> None:
+    made.load(A, [change(1, A, 0, "x"), change(2, A, 1, "y"), change(3, A, 2, None)])
+    made.state().fold()
+    made.load(B, [change(1, B, 5, None), change(3, B, 6, "again")])
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), step], check=False, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert made.state().fold().made == ("unchanged" if step == "past files" else "fold")
+    made.check()
