@@ -168,6 +168,7 @@ def test_changes_after_the_snapshot_do_not_count(followed: Followed) -> None:
     import psycopg2
 
     of, made = random.Random(7), list[str]()
+    followed.load()
     followed.cursor.execute("INSERT INTO items (id, note) VALUES (200, 'before') ON CONFLICT DO NOTHING")
     with closing(psycopg2.connect(followed.address)) as other, closing(other.cursor()) as running:
         running.execute("UPDATE items SET note = 'not committed at the snapshot' WHERE id = 200")
@@ -231,6 +232,7 @@ def test_differences_are_undecided_until_the_lake_has_every_change(followed: Fol
 
 def test_no_error_shows_the_address(followed: Followed) -> None:
     secret = followed.services.server.password
+    followed.load()
     wrong = {
         followed.address.replace(secret, "wrong-canary"): "refused the user or the password",
         followed.address.replace("postgresql://", "canary "): "write it like postgresql://",
