@@ -21,6 +21,7 @@ from platform_assets.orchestration.changes_status import ChangesStatus
 from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.retention_check import TransactionStatus
+from platform_assets.orchestration.state_status import StateStatus
 from platform_assets.orchestration.status import PartitionStatus, Status, TableStatus
 from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.support import reference
@@ -59,7 +60,7 @@ def test_a_section_is_written_between_its_markers_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [TableStatus, PartitionStatus, TransactionStatus, CheckStatus, DecodedStatus, ChangesStatus]
+    "kind", [TableStatus, PartitionStatus, TransactionStatus, CheckStatus, DecodedStatus, ChangesStatus, StateStatus]
 )
 def test_each_field_of_the_json_of_status_is_documented(kind: type) -> None:
     # A dataclass's fields are the JSON's.
