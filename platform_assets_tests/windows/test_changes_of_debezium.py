@@ -18,6 +18,7 @@ from platform_assets.engines import changes as engine
 from platform_assets.ledger.entries import RecordedCut
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.state import NO_KEY, TRUNCATE, StateDeclaration
+from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.change_events import event
 from platform_assets_tests.support.decoded_topic import DecodedTopic
 from testbed import samples
@@ -77,8 +78,8 @@ def replayed(notes: Mapping[Place, Note]) -> dict[int, tuple[Place, dict[str, An
     return now
 
 
-def rows(topic: DecodedTopic) -> list[dict[str, Any]]:
-    path = topic.root / "changes" / topic.topic
+def rows(topic: DecodedTopic, kind: str = "changes") -> list[dict[str, Any]]:
+    path = topic.root / kind / topic.topic
     found: list[dict[str, Any]] = DeltaTable(path).to_pyarrow_table().to_pylist() if path.exists() else []
     return found
 
@@ -227,6 +228,26 @@ def test_a_reinserted_row_lives(tmp_path: Path) -> None:
     notes = [Note("c", 1, "a"), Note("d", 1), Note(TOMBSTONE, 1), Note("c", 1, "again")]
     topic = made(tmp_path, *(note.record for note in notes))
     assert [(row["id"], row["deleted"], row["name"]) for row in rows(topic)] == [(1, False, "again")]
+
+
+def test_a_fold_moves_deleted_rows_aside_and_a_later_insert_brings_them_back(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path, "orders", DECODE)
+    topic.state = STATE
+    first = [Note("c", 1, "a"), Note("c", 2, "b"), Note("c", 3, "c"), Note("c", 4, "d")]
+    second = [Note("d", 1), Note("d", 2), Note(TOMBSTONE, 2), Note("u", 3, "new")]
+    keys = topic.load(*([note.record for note in notes] for notes in (first, second, [Note("c", 1, "again")])))
+    topic.decode()
+    state, folded = TopicState("orders", STATE, topic.lake), []
+    for key in keys:
+        topic.changer.make(key)
+        state.fold()
+        live = {row["id"]: row["name"] for row in rows(topic, "state")}
+        folded.append((live, {row["id"]: row["kafka_offset"] for row in rows(topic, "state_deleted")}))
+    assert folded == [
+        ({1: "a", 2: "b", 3: "c", 4: "d"}, {}),
+        ({3: "new", 4: "d"}, {1: 4, 2: 6}),
+        ({1: "again", 3: "new", 4: "d"}, {2: 6}),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,13 @@ from platform_assets.errors import (
     MigrationOutcomeUnknownError,
     TableRefusedError,
 )
-from platform_assets.lake import contents, delta_log, field_ids, holdings, migration, row_copies
+from platform_assets.lake import contents, decoded_table, delta_log, field_ids, holdings, migration, row_copies
 from platform_assets.lake.data_files import NewFile
 from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.files import LocalFiles
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.migration import Copy
-from platform_assets.ledger.entries import SealedWindow
+from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableKind
 from platform_assets.windows.maintain.merging import Upkeep
@@ -142,6 +142,33 @@ def test_receipts_name_copies_of_one_window(topic: MadeTopic) -> None:
     files = holdings.window_files(holdings.actions(topic.lake.table(topic.declaration.raw_table)))
     receipts = topic.receipts()
     assert {key: f.digest for key, f in files.items()} == {key: receipts[key].files_digest for key in files}
+
+
+def test_a_migrated_table_still_says_when_it_started_over(topic: MadeTopic) -> None:
+    """Receipts from before that version name rows that the table no longer has."""
+    folder, kept = topic.lake.table(of(topic, "decoded").table), pa.schema(table(topic, "decoded").schema().to_arrow())
+    assert decoded_table.begun_at(folder) == 0
+    at = kept.get_field_index("kafka_offset")
+    for columns in (kept.set(at, pa.field("kafka_offset", pa.string())), kept):
+        decoded_table.prepare(folder, topic.topic, columns, decoded_table.ANY)
+    began, held = (
+        decoded_table.begun_at(folder),
+        [w.key for w in windows(topic)[:6] if w.key in receipts_of_decoded(topic)],
+    )
+    assert began == table(topic, "decoded").version() > 0
+    with pytest.raises(MigrationDamageError, match=held[0]):
+        migrated(topic, "decoded")
+    for key in held:
+        topic.decoder().decode(key)
+    assert decoded_table.begun_at(folder) == began
+    assert migrated(topic, "decoded").unproved == ()
+    assert (is_flat(topic, "decoded"), decoded_table.begun_at(folder)) == (True, began)
+    assert all((receipt.table_version or 0) > began for receipt in receipts_of_decoded(topic).values())
+
+
+def receipts_of_decoded(topic: MadeTopic) -> dict[str, Receipt]:
+    """Return the receipts of the decoded windows that have rows."""
+    return {k: r for k, r in topic.ledger.receipts(of(topic, "decoded").table).items() if r.rows}
 
 
 def test_copies_have_the_columns_and_ids_of_the_table(topic: MadeTopic) -> None:
