@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from platform_assets.cli.environment import Environment
+    from platform_assets.kafka.cluster import Cluster
+    from platform_assets.model.declaration import TopicDeclaration
 
 JSON_VERSION = 1
 _TOPICS_SECONDS = 5.0
@@ -46,7 +48,7 @@ def check(as_json: bool) -> None:
 
     Each mistake is printed with file, line and fix. A topic that cannot be defined next to the others is also printed;
     the other topics are still defined. Services that are neither set in the environment nor started by `platform-assets
-    up` are not checked.
+    up` are not checked. For a compacted topic with a state, the time after which Kafka may remove deletes is printed.
 
     Exits 1 if there is a mistake, a topic is missing, or a service does not answer.
     """
@@ -61,10 +63,11 @@ def check(as_json: bool) -> None:
     beside = (
         () if mistakes else (*declared.beside(environment.ledger(), now), *declared.moved_starts(environment.ledger()))
     )
-    topics = [] if mistakes else sorted(d.declaration.topic for d in declared.judgement().declared)
+    found = {} if mistakes else {d.declaration.topic: d.declaration for d in declared.judgement().declared}
+    topics = sorted(found)
     if len(topics) <= _MOST_BUILT and not mistakes and (refused := declared.refused_by_dagster()):
         mistakes, topics = (Mistake(declared.defs_folder(), 1, refused),), []
-    answers = [] if mistakes else list(_answers(environment, topics))
+    answers = [] if mistakes else list(_answers(environment, [found[topic] for topic in topics]))
     if len(topics) > _MOST_BUILT:
         command = "`dagster definitions validate -m platform_assets.definitions`"
         long = (
@@ -72,8 +75,8 @@ def check(as_json: bool) -> None:
         )
         answers = [Answer("definitions", "absent", long), *answers]
     if as_json:
-        found = [{"file": str(m.file), "line": m.line, "message": m.message} for m in (*mistakes, *beside)]
-        echo_json({"version": JSON_VERSION, "mistakes": found, "answers": [*map(asdict, answers)]})
+        listed = [{"file": str(m.file), "line": m.line, "message": m.message} for m in (*mistakes, *beside)]
+        echo_json({"version": JSON_VERSION, "mistakes": listed, "answers": [*map(asdict, answers)]})
     else:
         right = f"topics declared: {', '.join(topics) or 'none'}; {'no mistakes' if not beside else 'other topics have mistakes'}"
         lines: list[object] = [*mistakes, *beside] if mistakes else [right, *beside, *answers]
@@ -82,7 +85,7 @@ def check(as_json: bool) -> None:
     sys.exit(1 if mistakes or beside or any(a.is_wrong for a in answers) else 0)
 
 
-def _answers(environment: Environment, topics: Iterable[str]) -> Iterator[Answer]:
+def _answers(environment: Environment, topics: Iterable[TopicDeclaration]) -> Iterator[Answer]:
     from platform_assets.cli.answers import broker_silence, spark_silence
 
     if not environment.has_broker:
@@ -100,18 +103,43 @@ def _answers(environment: Environment, topics: Iterable[str]) -> Iterator[Answer
         yield Answer("spark", "answers")
 
 
-def _topics(environment: Environment, topics: Iterable[str]) -> Iterator[Answer]:
+def _topics(environment: Environment, topics: Iterable[TopicDeclaration]) -> Iterator[Answer]:
     import time
 
     from platform_assets.errors import PlatformError, TopicMissingError
 
     cluster = environment.cluster().with_deadline(time.monotonic() + _TOPICS_SECONDS)
-    for topic in topics:
+    for declaration in topics:
+        what = f"topic {declaration.topic}"
         try:
-            cluster.topic(topic)
+            cluster.topic(declaration.topic)
         except TopicMissingError as e:
-            yield Answer(f"topic {topic}", "missing", str(e))
+            yield Answer(what, "missing", str(e))
         except PlatformError as e:
-            yield Answer(f"topic {topic}", "unknown", str(e))
+            yield Answer(what, "unknown", str(e))
         else:
-            yield Answer(f"topic {topic}", "answers")
+            yield Answer(what, "answers", _lost_deletes(cluster, declaration))
+
+
+def _lost_deletes(cluster: Cluster, declaration: TopicDeclaration) -> str | None:
+    """Return a note if compaction may remove deletes of a state before they are loaded; None if it cannot, or if the
+    topic has no state with deletes."""
+    from platform_assets.errors import PlatformError
+    from platform_assets.model.retention import tombstones_kept
+    from platform_assets.orchestration.retention_check import hours_text
+
+    if declaration.state is None or not declaration.state.has_deletes:
+        return None
+    try:
+        kept = tombstones_kept(cluster.topic_config(declaration.topic))
+    except PlatformError as e:
+        return f"answers. Whether compaction removes tombstones early is not known: {e}"
+    if kept is None:
+        return None
+    topic = declaration.topic
+    return (
+        f"answers. It is compacted, so Kafka may remove a tombstone {hours_text(kept.total_seconds() / 3600)} after it "
+        f"was written. If its window is loaded later, the deleted key can stay in state/{topic}. Load windows earlier than "
+        "that, or increase the topic's delete.retention.ms. For deleted keys that are in the state, produce their "
+        "tombstones again."
+    )

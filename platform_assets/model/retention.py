@@ -35,6 +35,20 @@ class Retention:
         return cls(None if unbounded else timedelta(milliseconds=milliseconds), None if size < 0 else size)
 
 
+def tombstones_kept(config: Mapping[str, str]) -> timedelta | None:
+    """Return the least time for which Kafka keeps a tombstone, read from a topic's effective configuration; None if
+    there is no limit.
+
+    Compaction removes a tombstone once `delete.retention.ms` has passed since the tombstone was first compacted, and
+    compacts no record before it is `min.compaction.lag.ms` old.
+    """
+    if "compact" not in config.get("cleanup.policy", ""):
+        return None
+    names = {"delete.retention.ms": 86_400_000, "min.compaction.lag.ms": 0}
+    milliseconds = sum(int(config.get(name, default)) for name, default in names.items())
+    return None if milliseconds > _MOST / timedelta(milliseconds=1) else timedelta(milliseconds=milliseconds)
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
     """Known facts about the log of one partition, which contains the offsets `[start, end)`.

@@ -122,6 +122,35 @@ def test_a_missing_topic_is_named_by_check_and_status(shell: Shell, broker: Brok
     assert shell.run("status", KAFKA_BOOTSTRAP_SERVERS=broker.bootstrap).exit_code == 0
 
 
+STATE = """\
+  decode:
+    value: {format: json, schema: "id BIGINT, name STRING"}
+    key: {format: json, schema: "id BIGINT"}
+  state:
+    key: [id]
+"""
+
+
+@pytest.mark.broker
+def test_a_state_of_a_compacted_topic_is_named_with_its_remedy(shell: Shell, broker: Broker, topic: TopicMaker) -> None:
+    compacted = {"cleanup.policy": "compact", "delete.retention.ms": "3600000"}
+    both, without, uncompacted = topic(config=compacted), topic(config=compacted), topic()
+    for name, text in ((both, STATE), (without, STATE + "    deletes: none\n"), (uncompacted, STATE)):
+        file = shell.declare(name)
+        file.write_text(file.read_text().rstrip() + "\n" + text)
+    checked = shell.run("check", "--json", KAFKA_BOOTSTRAP_SERVERS=broker.bootstrap)
+    assert checked.exit_code == 0, checked.output
+    causes = {a["what"]: a["cause"] for a in json.loads(checked.stdout)["answers"] if a["what"].startswith("topic ")}
+    cause = causes.pop(f"topic {both}")
+    assert "Kafka may remove a tombstone 1.0 h after it was written" in cause
+    assert f"the deleted key can stay in state/{both}" in cause
+    assert "increase the topic's delete.retention.ms" in cause
+    assert set(causes.values()) == {None}
+    assert (
+        f"topic {both}: answers. It is compacted" in shell.run("check", KAFKA_BOOTSTRAP_SERVERS=broker.bootstrap).stdout
+    )
+
+
 @pytest.mark.spark
 def test_spark_that_refuses_the_token_is_named(shell: Shell, spark_remote: str) -> None:
     shell.declare("orders")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from platform_assets.model.retention import NEAR, Forecast, PartitionLog, Retention, forecast
+from platform_assets.model.retention import NEAR, Forecast, PartitionLog, Retention, forecast, tombstones_kept
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -173,3 +173,25 @@ def test_a_loss_never_comes_before_it_is_foretold_and_always_after_a_warning(rng
         last = foretold[-1][1]
         assert last.share is not None
         assert last.share < NEAR
+
+
+# --- tombstones -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "kept"),
+    [
+        ({}, None),
+        ({"cleanup.policy": "delete", "delete.retention.ms": "1"}, None),
+        ({"cleanup.policy": "compact"}, timedelta(days=1)),
+        ({"cleanup.policy": "compact,delete", "delete.retention.ms": "5000"}, timedelta(seconds=5)),
+        (
+            {"cleanup.policy": "compact", "delete.retention.ms": "0", "min.compaction.lag.ms": "7000"},
+            timedelta(seconds=7),
+        ),
+        ({"cleanup.policy": "compact", "delete.retention.ms": str(2**63 - 1)}, None),
+        ({"cleanup.policy": "compact", "min.compaction.lag.ms": str(2**63 - 1)}, None),
+    ],
+)
+def test_tombstones_are_kept_until_compaction_may_remove_them(config: dict[str, str], kept: timedelta | None) -> None:
+    assert tombstones_kept(config) == kept
