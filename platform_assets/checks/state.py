@@ -220,10 +220,10 @@ def equals_rebuild(facts: Facts, *, seed: str) -> CheckResult:
     columns = pa.schema([f.remove_metadata() for f in facts.source.columns if f.name != "topic_id"])
     keys_only = pa.schema([f for f in columns if f.name in (*key, "window")])
     sides = (facts.live, facts.dead)
-    keys = _chosen(facts.source.blocks(keys_only, read), key, chosen)
+    keys = _chosen(map(_with_numbers, facts.source.blocks(keys_only, read)), key, chosen)
     keys |= _chosen((b for side in sides for b in _key_blocks(side, key)), key, chosen)
     best: dict[Key, Row] = {}
-    for row in _rows(facts.source.blocks(columns, read), key, keys):
+    for row in _rows(map(_with_numbers, facts.source.blocks(columns, read)), key, keys):
         now = best.get(_key(row, key))
         if now is None or _counts_more(row, now, state):
             best[_key(row, key)] = row
@@ -325,13 +325,33 @@ def _read_windows(facts: Facts) -> frozenset[str]:
 
 
 def _blocks(opened: Opened, path: str) -> Iterator[pa.RecordBatch]:
-    return state_table.blocks(opened.folder, path, opened.columns, _BLOCK_ROWS)
+    return map(_with_numbers, state_table.blocks(opened.folder, path, opened.columns, _BLOCK_ROWS))
+
+
+def _with_numbers(block: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the block with times as the numbers that are stored, because Python's times end with the year 9999."""
+    return block.cast(pa.schema([field.with_type(_number(field.type)) for field in block.schema]))
+
+
+def _number(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_temporal(kind):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_number(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_number(kind.key_type)), kind.item_field.with_type(_number(kind.item_type))
+        )
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        made = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return made(kind.value_field.with_type(_number(kind.value_type)))
+    return kind
 
 
 def _key_blocks(opened: Opened, key: Sequence[str]) -> Iterator[pa.RecordBatch]:
     columns = pa.schema([opened.columns.field(name) for name in key])
     for path in opened.files()["path"].to_pylist():
-        yield from state_table.blocks(opened.folder, path, columns, _BLOCK_ROWS)
+        yield from map(_with_numbers, state_table.blocks(opened.folder, path, columns, _BLOCK_ROWS))
 
 
 def _chosen(blocks: Iterator[pa.RecordBatch], key: Sequence[str], chosen: random.Random) -> set[Key]:
@@ -396,8 +416,17 @@ def _difference(
             else "is live, but its last change deletes it"
         )
     # Values that are not numbers are not equal to themselves.
-    wrong = [name for name in row if name in expected and repr(row[name]) != repr(expected[name])]
+    wrong = [name for name in row if name in expected and repr(_known(row[name])) != repr(_known(expected[name]))]
     return f"has other values in {', '.join(wrong)}" if wrong else None
+
+
+def _known(value: Any) -> Any:
+    """Return a value without the null fields of its structs: a struct that got a field later has null in it."""
+    if isinstance(value, dict):
+        return {name: _known(each) for name, each in value.items() if each is not None}
+    if isinstance(value, list | tuple):
+        return [_known(each) for each in value]
+    return value
 
 
 def _text(key: Key, names: Sequence[str]) -> str:

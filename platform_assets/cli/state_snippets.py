@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from platform_assets.windows.state.folding import TopicState
 
 _ORDER: Final = ("generation", "window", "kafka_partition", "kafka_offset")
+_WINDOW: Final = re.compile(r"[0-9][0-9T:Z.+-]{,40}")
 _NO_ADDRESS: Final = "sc://localhost:15002/;token=…"
 
 
@@ -21,7 +23,10 @@ def fresh_view(
     already makes no difference. `remote` is a Spark Connect address with its token, if there is one."""
     places = {"live": state.live_folder, "dead": state.dead_folder, "changes": state.changes_folder}
     order = _order(state.declared)
-    sql = _sql(state.declared, columns, order, since)
+    # A window in a row that another program wrote may be any text. All changes are read then.
+    since = since if _WINDOW.fullmatch(since) else ""
+    sql = _sql(state.declared, columns, order, since, '"')
+    spark_sql = _sql(state.declared, columns, order, since, "`")
     opened = [f"{name} = DeltaTable({folder.uri!r})" for name, folder in places.items()]
     descending = state.declared.keep == "last"
     return {
@@ -33,7 +38,7 @@ def fresh_view(
                     f"spark.read.format('delta').load({folder.spark_path!r}).createOrReplaceTempView('{name}')"
                     for name, folder in places.items()
                 ),
-                f"fresh = spark.sql({_quoted(sql.replace(chr(34), '`'))})",
+                f"fresh = spark.sql({_quoted(spark_sql)})",
                 "fresh.show(5)",
             )
         ),
@@ -62,7 +67,7 @@ def fresh_view(
                 "import duckdb",
                 "from deltalake import DeltaTable",
                 *opened,
-                "live, dead, changes = (each.to_pyarrow_table() for each in (live, dead, changes))",
+                "live, dead, changes = (each.to_pyarrow_dataset() for each in (live, dead, changes))",
                 f"fresh = duckdb.sql({_quoted(sql)})",
                 "print(fresh.limit(5))",
             )
@@ -74,24 +79,26 @@ def _order(declared: StateDeclaration) -> tuple[str, ...]:
     return (*(() if declared.version is None else (declared.version,)), *_ORDER)
 
 
-def _sql(declared: StateDeclaration, columns: Sequence[str], order: Sequence[str], since: str) -> str:
-    names = ", ".join(_named(name) for name in columns)
+def _sql(declared: StateDeclaration, columns: Sequence[str], order: Sequence[str], since: str, quote: str) -> str:
+    def named(name: str) -> str:
+        return quote + name.replace(quote, quote * 2) + quote
+
+    taken, rank = {name.lower() for name in columns}, "place"
+    while rank in taken:
+        rank += "_"
+    names = ", ".join(map(named, columns))
     held = {*declared.key, "window", *_ORDER, "kafka_timestamp"}
-    dead = ", ".join(_named(name) if name in held else f"NULL AS {_named(name)}" for name in columns)
+    dead = ", ".join(named(name) if name in held else f"NULL AS {named(name)}" for name in columns)
     direction = "DESC" if declared.keep == "last" else "ASC"
-    by = ", ".join(f"{_named(name)} {direction}" for name in order)
-    key = ", ".join(map(_named, declared.key))
+    by = ", ".join(f"{named(name)} {direction}" for name in order)
+    key = ", ".join(map(named, declared.key))
     return f"""SELECT {names} FROM (
-  SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY {by}) AS place FROM (
+  SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY {by}) AS {rank} FROM (
     SELECT {names}, false AS deleted FROM live
     UNION ALL SELECT {dead}, true AS deleted FROM dead
-    UNION ALL SELECT {names}, deleted FROM changes WHERE "window" >= '{since}'
+    UNION ALL SELECT {names}, deleted FROM changes WHERE {named("window")} >= '{since}'
   ) AS candidates
-) AS placed WHERE place = 1 AND NOT deleted"""  # noqa: S608  the names are the table's columns, and quoted
-
-
-def _named(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+) AS placed WHERE {rank} = 1 AND NOT deleted"""  # noqa: S608  the names are the table's columns, and quoted
 
 
 def _quoted(sql: str) -> str:

@@ -100,6 +100,7 @@ def build_definitions(
     )
     checks = [raw_checks.build_checks(declaration), raw_checks.build_deep_audit(declaration, deep_audit.budget_seconds)]
     tables = [_raw_table(declaration, partitions, group, owners)]
+    folds = list[Any]()
     if declaration.decode is not None:
         tables.append(_decoded_tables(declaration, declaration.decode, partitions, group, owners))
         checks.append(decoded_checks.build_checks(declaration, declaration.decode))
@@ -108,16 +109,17 @@ def build_definitions(
         checks.append(changes_checks.build_checks(declaration))
         tables.append(_state_tables(declaration, declaration.decode, declaration.state, group, owners))
         checks.append(state_definitions.build_checks(declaration, declaration.state))
+        folds = [state_definitions.build_job(declaration)]
     if declaration.together is not None:
         # `build_group` builds the rest for the whole group.
         jobs = [] if declaration.decode is None else [_listed_windows_job(declaration)]
-        return dg.Definitions(assets=[source, *tables], asset_checks=checks, jobs=jobs)
+        return dg.Definitions(assets=[source, *tables], asset_checks=checks, jobs=[*jobs, *folds])
     load, load_earlier = load_job_of(load_job(declaration.topic), [declaration]), _listed_windows_job(declaration)
     return dg.Definitions(
         assets=[source, *tables],
         asset_checks=checks,
-        sensors=[_sensor(Group.of(declaration), sensor_running, [load, load_earlier])],
-        jobs=[load, load_earlier, _deep_audit_job(declaration)],
+        sensors=[_sensor(Group.of(declaration), sensor_running, [load, load_earlier, *folds])],
+        jobs=[load, load_earlier, *folds, _deep_audit_job(declaration)],
         schedules=[_deep_audit_schedule(declaration, deep_audit)],
     )
 
@@ -499,9 +501,7 @@ def load_job_of(name: str, declarations: Sequence[TopicDeclaration]) -> Any:
     tables = str(declarations[0].raw_table) if len(declarations) == 1 else f"{len(declarations)} topics"
     return dg.define_asset_job(
         name,
-        selection=dg.AssetSelection.assets(
-            *(key for d in declarations for key in (*names.tables_of(d), *names.state_keys(d)))
-        ),
+        selection=dg.AssetSelection.assets(*(key for d in declarations for key in names.tables_of(d))),
         description=markdown(f"Loads windows of {tables}, decodes them if that is declared, and evaluates the checks."),
     )
 

@@ -130,6 +130,11 @@ def fold_op(topic: str) -> str:
     return f"{identifier(topic)}_fold_state"
 
 
+def fold_job(topic: str) -> str:
+    """Return the name of the job that folds changes into the topic's state."""
+    return f"{identifier(topic)}_fold"
+
+
 def state_checks_op(topic: str) -> str:
     """Return the name of the op that evaluates the checks of the topic's state."""
     return f"{identifier(topic)}_checks_state"
@@ -218,7 +223,7 @@ def all_names(d: TopicDeclaration) -> frozenset[str]:
         earlier_windows_op,
         earlier_windows_check_op,
     ]
-    jobs = [load_job, earlier_windows_job, deep_audit_job]
+    jobs = [load_job, earlier_windows_job, deep_audit_job, fold_job]
     # Dagster has one namespace for ops and jobs and one for sensors and schedules.
     own = {f"op or job {name(topic)}" for name in (*ops, *jobs)}
     own |= {f"sensor {sensor_name(topic)}", f"schedule {deep_audit_schedule(topic)}"}

@@ -143,6 +143,18 @@ def build_checks(declaration: TopicDeclaration, state: StateDeclaration) -> dg.A
     return _evaluate
 
 
+def build_job(declaration: TopicDeclaration) -> Any:
+    """Build the job that folds changes into the state. It is apart from the job that loads windows: otherwise a backfill
+    would fold once for each partition, and each fold may write the whole state."""
+    live, dead = declaration.state_tables
+    return dg.define_asset_job(
+        names.fold_job(declaration.topic),
+        selection=dg.AssetSelection.assets(*names.state_keys(declaration)),
+        tags={STATE_TAG: state_tag(declaration)},
+        description=markdown(f"Folds changes of {declaration.changes_table} into {live} and {dead}, and checks them."),
+    )
+
+
 def as_result(asset: dg.AssetKey, found: CheckResult) -> dg.AssetCheckResult:
     """Return a check's result for Dagster. Only what is wrong is an error; work that is not done yet is a warning."""
     text = found.headline
@@ -162,8 +174,8 @@ def as_result(asset: dg.AssetKey, found: CheckResult) -> dg.AssetCheckResult:
 def run_requests(
     declaration: TopicDeclaration, ledger: Ledger, instance: dg.DagsterInstance, now: datetime
 ) -> list[dg.RunRequest]:
-    """Return the run that folds pending changes, if a fold is due, no other one is under way, and no check of the table of
-    changes blocks it.
+    """Return the run that folds pending changes, if a fold is due or a check of the state found wrong rows, no other run
+    is under way, and no check of the table of changes blocks it.
 
     A run that failed is requested again after a minute, then after twice as long each time, up to an hour. An error of the
     state is logged, and does not hold up the topic's windows.
@@ -173,7 +185,14 @@ def run_requests(
     try:
         state = TopicState(declaration.topic, declaration.state, ledger.lake)
         place = _place(state)
-        if place is None or not _is_due(state, place):
+        if place is None:
+            return []
+        is_due, keys = _is_due(state, place), names.state_keys(declaration)
+        if not is_due and dagster_records.blocked_by(instance, names.state_check_keys(declaration)):
+            # Rows are wrong: they are made again. If that was done already, only the checks are evaluated again, once.
+            is_due, is_made = True, _is_made_again(state)
+            keys = [] if is_made else keys
+        if not is_due:
             return []
     except NoChangesError:
         return []
@@ -183,10 +202,9 @@ def run_requests(
     if dagster_records.blocked_by(instance, names.blocking_state(declaration)):
         return []
     tag = state_tag(declaration)
-    keys = names.state_keys(declaration)
     # Runs that somebody launched do not have the tag, but name the asset.
     if any(
-        r.tags.get(STATE_TAG) == tag or keys[0] in (r.asset_selection or ())
+        r.tags.get(STATE_TAG) == tag or names.state_keys(declaration)[0] in (r.asset_selection or ())
         for r in dagster_records.under_way(instance)
     ):
         return []
@@ -194,12 +212,15 @@ def run_requests(
     wait = min(_FIRST_WAIT * 2 ** min(max(len(failed) - 1, 0), 10), _LONGEST_WAIT)
     if failed and now.timestamp() - failed[0].update_timestamp.timestamp() < wait.total_seconds():
         return []
-    run_key = f"{tag}:{sha256(json.dumps(place).encode()).hexdigest()[:16]}:{failed[0].storage_id if failed else 0}"
+    what = "fold" if keys else "checks"
+    run_key = (
+        f"{tag}:{what}:{sha256(json.dumps(place).encode()).hexdigest()[:16]}:{failed[0].storage_id if failed else 0}"
+    )
     return [
         dg.RunRequest(
             run_key,
             tags={STATE_TAG: tag},
-            job_name=names.assets_job(declaration),
+            job_name=names.fold_job(declaration.topic),
             asset_selection=keys,
             asset_check_keys=names.state_check_keys(declaration),
         )
@@ -228,6 +249,12 @@ def _place(state: TopicState) -> _Place | None:
         return None
     live, dead = (delta_log.newest_version(folder) for folder in (state.live_folder, state.dead_folder))
     return state.declared.digest, changes, live, dead
+
+
+def _is_made_again(state: TopicState) -> bool:
+    """Return True if the newest fold made the state from all changes."""
+    fold = state_table.opened(state.live_folder).fold if state.exists else None
+    return fold is not None and fold.made == "rebuild"
 
 
 def _is_due(state: TopicState, place: _Place) -> bool:

@@ -22,7 +22,7 @@ from platform_assets.lake import state_table
 from platform_assets.model.state import StateDeclaration
 from platform_assets.orchestration import state_definitions, state_status
 from platform_assets.orchestration.definitions import DeepAudit, build_definitions
-from platform_assets.orchestration.names import STATE_TAG, assets_job, fold_op, state_keys, state_tag
+from platform_assets.orchestration.names import STATE_TAG, fold_job, fold_op, load_job, state_keys, state_tag
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
@@ -59,8 +59,7 @@ def requested(topic: DecodedTopic, instance: dg.DagsterInstance, after: timedelt
     return state_definitions.run_requests(topic.declaration, topic.ledger, instance, now)
 
 
-def materialize(topic: DecodedTopic, instance: dg.DagsterInstance, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
-    """Execute a requested run as the daemon would: the job, with the request's selection and without a partition."""
+def job_of(topic: DecodedTopic, name: str) -> dg.JobDefinition:
     made = build_definitions(
         topic.declaration, group="g", description=None, owners=(), sensor_running=False, deep_audit=DeepAudit()
     )
@@ -69,9 +68,12 @@ def materialize(topic: DecodedTopic, instance: dg.DagsterInstance, request: dg.R
         "lake": LakeResource(root=str(topic.root)),
         "spark": SparkResource(remote="sc://localhost:1"),
     }
-    whole = dg.Definitions.merge(made, dg.Definitions(resources=cast("Any", resources)))
-    job = whole.resolve_job_def(request.job_name or "")
-    return job.execute_in_process(
+    return dg.Definitions.merge(made, dg.Definitions(resources=cast("Any", resources))).resolve_job_def(name)
+
+
+def materialize(topic: DecodedTopic, instance: dg.DagsterInstance, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
+    """Execute a requested run as the daemon would: the job, with the request's selection and without a partition."""
+    return job_of(topic, request.job_name or "").execute_in_process(
         instance=instance, asset_selection=request.asset_selection, tags=dict(request.tags), raise_on_error=False
     )
 
@@ -82,7 +84,7 @@ def ids(topic: DecodedTopic) -> list[int]:
 
 def test_a_tick_requests_a_fold_and_its_run_makes_the_state(topic: DecodedTopic, instance: dg.DagsterInstance) -> None:
     (request,) = requested(topic, instance)
-    assert request.job_name == assets_job(topic.declaration)
+    assert request.job_name == fold_job(topic.declaration.topic)
     assert request.asset_selection == state_keys(topic.declaration)
     result = materialize(topic, instance, request)
     assert result.success
@@ -252,3 +254,72 @@ def test_files_of_other_programs_leave_after_an_erasure(topic: DecodedTopic) -> 
     assert made.rows == 3
     assert [name for name in folder.files() if name.endswith(".parquet")] == []
     assert state_table.past_files(folder, folder.delta().version()) == []
+
+
+def test_the_job_that_loads_windows_folds_nothing(topic: DecodedTopic) -> None:
+    """Otherwise a backfill would write the whole state once for each partition."""
+    selected = job_of(topic, load_job("orders")).asset_layer.selected_asset_keys
+    assert selected.isdisjoint(state_keys(topic.declaration))
+
+
+def test_wrong_rows_are_made_again_without_new_changes(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    topic = DecodedTopic(tmp_path / "lake", "orders")
+    topic.state = STATE
+    topic.load([order(1)], [order(3)])
+    topic.decode()
+    for window in topic.windows:
+        topic.changer.make(window.key)
+        made = state_of(topic).fold()
+    assert made.made == "fold"
+    assert requested(topic, instance) == []
+    judge(topic, instance, passed=False)
+    (request,) = requested(topic, instance)
+    assert request.asset_selection == state_keys(topic.declaration)
+    assert materialize(topic, instance, request).success
+    assert requested(topic, instance) == []
+    # Somebody makes the state again by the command, which does not evaluate Dagster's checks.
+    judge(topic, instance, passed=False)
+    (again,) = requested(topic, instance)
+    assert (again.asset_selection, len(again.asset_check_keys or ())) == ([], 3)
+
+
+def judge(topic: DecodedTopic, instance: dg.DagsterInstance, *, passed: bool) -> None:
+    instance.report_runless_asset_event(
+        dg.AssetCheckEvaluation(
+            asset_key=state_keys(topic.declaration)[0],
+            check_name=checks.EQUALS,
+            passed=passed,
+            severity=dg.AssetCheckSeverity.ERROR,
+        )
+    )
+
+
+def test_columns_may_have_any_name_in_the_code_for_fresh_rows(topic: DecodedTopic) -> None:
+    columns = ["id", "place", 'a"b', "a`b"]
+    texts = fresh_view(state_of(topic), columns, "' OR 1=1 --", None)
+    assert "AS place_ FROM" in texts["duckdb"]
+    assert "AS place_ FROM" in texts["spark"]
+    assert "`a``b`" in texts["spark"]
+    assert '`a"b`' in texts["spark"]
+    assert all("OR 1=1" not in text for text in texts.values())
+
+
+def test_times_after_the_year_9999_are_compared() -> None:
+    far = pa.array([1_700_000_000_000_000_000, None], pa.timestamp("us", "UTC"))
+    nested = pa.array([{"at": 1}, None], pa.struct([("at", pa.timestamp("us"))]))
+    block = pa.RecordBatch.from_pydict({"at": far, "nested": nested, "days": pa.array([3_000_000, 1], pa.date32())})
+    assert checks._with_numbers(block).to_pylist() == [
+        {"at": 1_700_000_000_000_000_000, "nested": {"at": 1}, "days": 3_000_000},
+        {"at": None, "nested": None, "days": 1},
+    ]
+
+
+def test_a_struct_that_got_a_field_has_the_same_values() -> None:
+    assert repr(checks._known([{"a": 1, "b": None}])) == repr(checks._known([{"a": 1}]))
+    assert repr(checks._known({"a": None})) != repr(checks._known(None))
+
+
+@pytest.mark.parametrize("name", ["../../raw/orders/v.parquet", "/etc/x", "s3://b/x", "_delta_log/0.json", "a//b"])
+def test_files_outside_a_state_are_never_its_own(name: str) -> None:
+    assert not state_table._is_data(name)
+    assert state_table._is_data("part-0.parquet")
