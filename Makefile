@@ -27,6 +27,10 @@ help: ## List the commands
 demo: $(ENVIRONMENT) $(KERNELS) ## Stream the demo data, load it, prove it; leaves the UI open (ONCE=1: ends when done)
 	@$(BIN)/platform-assets demo $(if $(ONCE),--once)
 
+.PHONY: example
+example: install ## Run a use case of examples/ and compare its tables with the source file (NAME=commit_log; ONCE=1: ends when done)
+	@$(BIN)/python -m examples $(or $(NAME),--help) $(if $(ONCE),--once)
+
 # The tests of one file run in one process; the conftest orders the files.
 PROCESSES ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder

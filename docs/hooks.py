@@ -20,6 +20,9 @@ PAGES: Final = {
     "SECURITY.md": "project/security.md",
     "benchmarks/README.md": "project/benchmarks.md",
     "benchmarks/SCALE.md": "project/scale.md",
+    "examples/README.md": "examples/index.md",
+    "examples/activity/README.md": "examples/activity.md",
+    "examples/commit_log/README.md": "examples/commit_log.md",
     "README.md": "index.md",
 }
 """Documents by their path in the repository, and where they are in the site; the README is no page, but `index.md` is."""

@@ -41,8 +41,8 @@ PHRASES: Final = {
 }
 BEGINNINGS: Final = re.compile(r"(?:What|Whether|Where|Who|When)\b(?! to\b)")
 """Words with which a docstring must not begin. Docstrings begin with an imperative or a noun phrase."""
-PAGES: Final = ("*.md", "docs/**/*.md", "benchmarks/*.md")
-CODE: Final = ("platform_assets", "testbed", "benchmarks")
+PAGES: Final = ("*.md", "docs/**/*.md", "benchmarks/*.md", "examples/**/*.md")
+CODE: Final = ("platform_assets", "testbed", "benchmarks", "examples")
 TESTS: Final = ("platform_assets_tests",)
 
 _PHRASES: Final = {

@@ -1,0 +1,1 @@
+"""Activity tracking: daily active users, sessions and a funnel, with exact distinct counts."""

@@ -1,0 +1,67 @@
+"""Each example, run as its command runs it, with the session's broker and Spark server: its tables equal the source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from examples import runner
+from platform_assets.errors import ConfigurationError
+from platform_assets_tests.conftest import Broker
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS
+
+# Of the code location's own IO manager, which Dagster 1.13 wraps in a function.
+SUPERSEDED = "ignore:Function `fs_io_manager` is superseded"
+pytestmark = [*map(pytest.mark.filterwarnings, (*DAGSTER_WARNINGS, SUPERSEDED))]
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.usefixtures("flat")
+@pytest.mark.parametrize("name", runner.names())
+def test_an_example_gives_the_rows_of_its_source_file(
+    name: str, broker: Broker, spark_remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in {
+        "PLATFORM_HOME": str(tmp_path / "home"),
+        "LAKE_ROOT": str(tmp_path / "lake"),
+        "DAGSTER_HOME": str(tmp_path / "home" / "dagster"),
+        "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap,
+        "SPARK_REMOTE": spark_remote,
+        "PLATFORM_DEFS": "",
+        runner.START: "",
+        "DAGSTER_DISABLE_TELEMETRY": "yes",
+    }.items():
+        monkeypatch.setenv(variable, value)
+    lines: list[str] = []
+    found = runner.run(runner.example(name), lines.append)
+    print("\n".join([*lines, *map(str, found)]))
+    assert found
+    assert not [str(each) for each in found if not each.is_equal]
+    assert all(each.rows for each in found)
+
+
+def test_each_example_has_what_its_readers_need() -> None:
+    for name in runner.names():
+        folder = runner.FOLDER / name
+        readme = (folder / "README.md").read_text()
+        assert f"make example NAME={name}\n" in readme
+        assert len(readme.splitlines()) < 80
+        assert list((folder / "defs").rglob("defs.yaml"))
+        assert f"({name}/README.md)" in (runner.FOLDER / "README.md").read_text()
+
+
+def test_an_unknown_example_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="the examples are: activity, commit_log"):
+        runner.example("metric")
+
+
+@pytest.mark.parametrize(
+    ("rows", "different"),
+    [([(1, "a"), (2, "b")], 0), ([(1, "a")], 1), ([(1, "a"), (2, "c")], 2), ([(1, "a"), (2, "b"), (2, "b")], 1)],
+)
+def test_a_row_that_differs_is_counted(rows: list[tuple[int, str]], different: int) -> None:
+    found = runner.rows_compared("derived/x", rows, [(2, "b"), (1, "a")])
+    assert (found.different, found.is_equal) == (different, not different)
+    assert ("differ" in str(found)) is (different > 0)
