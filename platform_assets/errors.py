@@ -1207,6 +1207,18 @@ class PublishingRefusedError(Terminal):
         )
 
 
+class PublishingProgressLostError(Terminal):
+    """The topic that records which rows were published no longer has that information."""
+
+    def __init__(self, topic: str, progress_topic: str, cause: str) -> None:
+        self.topic, self.progress_topic = topic, progress_topic
+        super().__init__(
+            f"published/{topic}: topic {progress_topic!r} records which rows were sent, but {cause}. Publishing would send rows "
+            f"again, so nothing was sent. Delete topic {topic!r} and create it again, or publish to a topic of another name: "
+            "then publish again, and the new topic gets all rows once."
+        )
+
+
 class UnpublishableRowError(Terminal):
     """A row has a value that JSON does not have."""
 

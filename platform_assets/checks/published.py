@@ -2,44 +2,61 @@
 
 A plain read_committed consumer reads every committed record up to the last stable offsets. Its records are compared
 with the progress, with the table's rows of the same loads, and with the order in which rows were sent. The publisher's
-own encoder makes the expected rows, so this does not judge the encoding of values.
+own encoder makes the expected rows; of a sample of each window, `published_values` judges keys, values and headers
+without it.
 """
 
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from heapq import heappush, heapreplace
 from typing import Any, Final
+from zlib import crc32
 
+import numpy as np
+from deltalake.exceptions import DeltaError
+
+from platform_assets.checks.published_values import Sampled, disagreements, rows_of
 from platform_assets.errors import BrokerUnreachableError, PlatformError
 from platform_assets.kafka.client_errors import is_out_of_reach
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.plain_consumer import consume, plain_consumer
+from platform_assets.lake import load_log
 from platform_assets.model.publishing import HEADER
-from platform_assets.windows.publish.publishing import Plan, Progress, Publisher
+from platform_assets.windows.publish.encoding import OWN_COLUMNS
+from platform_assets.windows.publish.progress import Plan, Position, Progress
+from platform_assets.windows.publish.publishing import Publisher
 
 CHECK: Final = "published_once"
 _PATIENCE: Final = 30.0
 _NAMED: Final = 10
 _KEPT: Final = 100
+_JUDGED: Final = 10_000
+_JUDGED_OF_A_WINDOW: Final = 64
 
 
 @dataclass
 class Evidence:
-    """Contents of the topic: numbers of records, windows and deleted offsets, and everything that is wrong.
+    """Contents of the topic: numbers of records, windows, records whose encoding was judged, and deleted offsets, and
+    everything that is wrong.
 
     `problems` names records that were sent twice, are missing, foreign, different or out of order: the first of them, and
     `wrong` is how many there are. `not_read` are reasons why something could not be compared.
+    `notes` name what cannot be compared by its nature, such as erased rows.
     """
 
     records: int = 0
     windows: int = 0
+    judged: int = 0
     deleted: int = 0
     problems: list[str] = field(default_factory=list)
     wrong: int = 0
     not_read: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     plan: Plan = field(default_factory=Plan)
 
     def object_to(self, problem: str) -> None:
@@ -64,20 +81,24 @@ class Evidence:
         )
         if self.deleted:
             text += f"; Kafka has already deleted {self.deleted:,} older offsets"
-        return text + ("." if not self.not_read else f"; not compared: {'; '.join(self.not_read[:_NAMED])}.")
+        reasons = [*self.not_read, *self.notes]
+        return text + ("." if not reasons else f"; not compared: {'; '.join(reasons[:_NAMED])}.")
 
 
 @dataclass
 class _Window:
-    """Records of one window: which ordinals of which loads were read, and the newest record of each place as (rank of
-    its load, ordinal, hash of key and value; None if removed). `sizes` are the numbers of records of the loads for which
-    they are known."""
+    """Records of one window: which ordinals of which loads were read, and some 40 bytes for each record: its row's place,
+    the rank of its load, its ordinal, and a hash of key and value. `sizes` are the numbers of records of the loads for
+    which they are known."""
 
     sizes: Mapping[str, int]
     ranks: Mapping[str, int]
     dense: dict[str, bytearray] = field(default_factory=dict)
     sparse: set[tuple[str, int]] = field(default_factory=set)
-    by_place: dict[tuple[int, int], tuple[int, int, int | None]] = field(default_factory=dict)
+    _columns: tuple[array[int], ...] = field(default_factory=lambda: tuple(array(code) for code in "iqqqqb"))
+
+    sample: dict[Position, tuple[int, int, Sampled | None]] = field(default_factory=dict)
+    _chosen: list[tuple[int, Position]] = field(default_factory=list)
 
     def mark(self, load_id: str, ordinal: int) -> bool:
         """Note that a record was read. Return False if it was read before."""
@@ -96,14 +117,44 @@ class _Window:
             return (end - start) - sum(self.dense.get(load_id, b"")[start:end])
         return sum((load_id, ordinal) not in self.sparse for ordinal in range(start, end))
 
-    def keep(self, at: tuple[int, int], load_id: str, ordinal: int, kind: str, value: int | None) -> None:
-        """Keep a record if no newer one of the same place was read. Partitions are read one after the other, so the
-        order of reading says nothing: a key may move between partitions, and records without a key are anywhere."""
+    def keep(self, at: Position, load_id: str, ordinal: int, kind: str, value: int) -> None:
+        """Keep a record."""
         # Only the first load of a window sends rows.
-        newest = (-1 if kind == "row" else self.ranks.get(load_id, 0), ordinal)
-        held = self.by_place.get(at)
-        if held is None or held[:2] <= newest:
-            self.by_place[at] = (*newest, value)
+        rank = -1 if kind == "row" else self.ranks.get(load_id, 0)
+        for column, each in zip(self._columns, (*at, rank, ordinal, value, kind == "removed"), strict=True):
+            column.append(each)
+
+    def choose(self, at: Position, load_id: str, ordinal: int, kind: str, record: Sampled, most: int) -> None:
+        """Keep the newest record of each place that is in the sample: the `most` places with the lowest checksums."""
+        rank = -1 if kind == "row" else self.ranks.get(load_id, 0)
+        held = self.sample.get(at)
+        if held is None:
+            order = crc32(b"%d/%d" % at)
+            if len(self._chosen) < most:
+                heappush(self._chosen, (-order, at))
+            elif order < -self._chosen[0][0]:
+                del self.sample[heapreplace(self._chosen, (-order, at))[1]]
+            else:
+                return
+        if held is None or held[:2] <= (rank, ordinal):
+            self.sample[at] = (rank, ordinal, None if kind == "removed" else record)
+
+    def newest(self) -> dict[Position, int]:
+        """Return the hash of the newest record of each place, without removed rows.
+
+        Partitions are read one after the other, so the order of reading says nothing: a key may move between
+        partitions, and records without a key are anywhere.
+        """
+        if not self._columns[0]:
+            return {}
+        partitions, offsets, ranks, ordinals, values, removed = (np.frombuffer(c, c.typecode) for c in self._columns)
+        order = np.lexsort((ordinals, ranks, offsets, partitions))
+        p, o = partitions[order], offsets[order]
+        is_last = np.ones(len(order), bool)
+        is_last[:-1] = (p[1:] != p[:-1]) | (o[1:] != o[:-1])
+        chosen = order[is_last & (removed[order] == 0)]
+        places = zip(partitions[chosen].tolist(), offsets[chosen].tolist(), strict=True)
+        return dict(zip(places, values[chosen].tolist(), strict=True))
 
 
 def gather(
@@ -127,14 +178,19 @@ def gather(
     is_cut = any(start > (since or {}).get(p, 0) for p, start in starts.items())
     if since is not None:
         starts = {p: max(start, since.get(p, start)) for p, start in starts.items()}
+    compacted = "compact" in (publisher.cluster.topic_config(d.topic).get("cleanup.policy") or "")
+    keys: set[int] | None = set() if compacted else None
     windows: dict[str, _Window] = {}
+    most = max(1, min(_JUDGED_OF_A_WINDOW, _JUDGED // max(len(known), 1)))
     for partition in state.partitions:
         progress(f"reading partition {partition} of topic {d.topic}")
-        last = ("", -1)
+        last: dict[str, int] = {}
         for message in _messages(
             publisher.cluster, d.topic, partition, starts.get(partition, 0), ends.get(partition, 0)
         ):
             found.records += 1
+            if keys is not None:
+                keys.add(hash(message.key()))
             identity = _identity(message)
             place = f"partition {partition} offset {message.offset()}"
             if identity is None or identity[0] != d.table.name:
@@ -150,17 +206,19 @@ def gather(
                 found.object_to(f"{place} has record {ordinal} of load {load_id} of window {key}, which was never sent")
                 continue
             if kind == "row":
-                if (key, ordinal) <= last:
-                    found.object_to(f"{place}: row {ordinal} of window {key} follows row {last[1]} of {last[0]}")
-                last = (key, ordinal)
+                # A window that was parked may be published after later ones.
+                if ordinal <= (before_it := last.get(key, -1)):
+                    found.object_to(f"{place}: row {ordinal} of window {key} follows row {before_it}")
+                last[key] = ordinal
             if not window.mark(load_id, ordinal):
                 what = "row" if kind == "row" else "change"
                 found.object_to(f"{place}: {what} {ordinal} of load {load_id} of window {key} was sent twice")
-            value = None if kind == "removed" else _hash(message.key(), message.value())
-            window.keep(at, load_id, ordinal, kind, value)
+            window.keep(at, load_id, ordinal, kind, _hash(message.key(), message.value()))
+            record = (message.key(), message.value(), message.headers() or [])
+            window.choose(at, load_id, ordinal, kind, record, most)
     if since is not None and before is not None:
-        _require(known, before, windows, found, is_cut=is_cut)
-    _compare(publisher, known, windows, found, progress, whole=since is None, is_cut=is_cut)
+        _require(known, before, windows, found, is_cut=is_cut or compacted)
+    _compare(publisher, known, windows, found, progress, keys, whole=since is None, is_cut=is_cut)
     found.windows = len(windows)
     return found
 
@@ -191,7 +249,8 @@ def _require(
     for key, state in sorted(known.items()):
         old, sent = before.get(key), list[tuple[str, int, int]]()
         if old is None or old.load.load_id != state.load.load_id:
-            if old is not None and not old.is_complete:
+            # Of rows that were erased before they were sent, only those that remain are sent, with the later load.
+            if old is not None and not old.is_complete and not state.partial:
                 sent.append((old.load.load_id, old.sent, old.total))
             sent.append((state.load.load_id, 0, state.sent))
         else:
@@ -208,11 +267,13 @@ def _require(
                 found.object_to(text)
 
 
-def _identity(message: Any) -> tuple[str, str, int, str, tuple[int, int], str] | None:
+def _identity(message: Any) -> tuple[str, str, int, str, Position, str] | None:
     try:
         text = dict(message.headers() or ())[HEADER].decode()
         table, key, ordinal, kind, partition, offset, load_id = text.split(" ", 6)
-        return table, key, int(ordinal), kind, (int(partition), int(offset)), load_id
+        at = (int(partition), int(offset))
+        is_place = 0 <= at[0] < 2**31 and 0 <= at[1] < 2**63 and int(ordinal) < 2**63
+        return (table, key, int(ordinal), kind, at, load_id) if is_place else None
     except (KeyError, ValueError, AttributeError):
         return None
 
@@ -227,21 +288,28 @@ def _compare(
     windows: Mapping[str, _Window],
     found: Evidence,
     progress: Callable[[str], None],
+    keys: set[int] | None,
     *,
     whole: bool,
     is_cut: bool,
 ) -> None:
     """Compare the state that a reader of the topic has in the end with the rows of the load that is published. Without
-    `whole`, only records that were read are compared, and rows of windows that were read from their first row on."""
+    `whole`, only records that were read are compared, and rows of windows that were read from their first row on. `keys`
+    are hashes of all keys on the topic if it is compacted; None otherwise."""
     d = publisher.declaration
+    form = publisher.form if known else ""
+    receipts = publisher.ledger.receipts(d.table) if known else {}
     for key, state in sorted(known.items()):
         if not whole and key not in windows:
             continue
         progress(f"comparing window {key} with the topic")
-        read = windows[key].by_place if key in windows else {}
-        held = {at: value for at, (_, _, value) in read.items() if value is not None}
+        held = windows[key].newest() if key in windows else {}
         if not state.is_complete:
             found.not_read.append(f"window {key} is published in part")
+            continue
+        receipt = receipts.get(key)
+        if receipt is not None and receipt.is_expired:
+            found.notes.append(f"window {key} has expired, and its records stay on the topic")
             continue
         try:
             rows = publisher.rows(key, state.load)
@@ -250,20 +318,56 @@ def _compare(
             continue
         expected = {at: _hash(*content[:2]) for at, content in rows.items()}
         if not whole and (state.base is not None or windows[key].unread(state.load.load_id, 0, state.total)):
-            expected = {at: value for at, value in expected.items() if at in read}
+            expected = {at: value for at, value in expected.items() if at in held}
         missing = expected.keys() - held.keys()
-        if is_cut and missing:
+        if missing and keys is not None:
+            unknown = {at for at in missing if hash(rows[at][0]) not in keys}
+            found.notes.append(f"window {key}: compaction removed {len(missing) - len(unknown):,} records")
+            if unknown:
+                text = f"window {key}: the topic has no record of their key for {len(unknown):,} rows, such as {min(unknown)}"
+                found.not_read.append(f"{text}: compaction also removes deleted keys")
+        elif missing and is_cut:
             found.not_read.append(f"window {key}: Kafka may have deleted {len(missing):,} of its records")
         elif missing:
             found.object_to(f"window {key}: {len(missing):,} rows are missing, for example {min(missing)}")
         if more := held.keys() - expected.keys():
             unannounced = "" if d.tombstones else " (rows that were deleted later, which `tombstones` would announce)"
-            target = found.object_to if d.tombstones else found.not_read.append
-            target(f"window {key}: {len(more):,} records have no row{unannounced}, for example {min(more)}")
-        if different := [at for at in expected.keys() & held.keys() if expected[at] != held[at]]:
+            text = f"window {key}: {len(more):,} records have no row{unannounced}, for example {min(more)}"
+            if state.partial:
+                found.notes.append(f"{text}: rows of the window were erased")
+            elif d.tombstones and keys is None:
+                found.object_to(text)
+            else:
+                found.not_read.append(text)
+        different = [at for at in expected.keys() & held.keys() if expected[at] != held[at]]
+        if state.is_mixed(form):
+            found.notes.append(f"window {key}: values of its records, which were published in another form")
+        elif different and state.partial:
+            found.notes.append(f"window {key}: {len(different):,} records of it, because rows were erased")
+        elif different:
             found.object_to(
                 f"window {key}: {len(different):,} records differ from their rows, such as {min(different)}"
             )
+        elif key in windows and receipt is not None and receipt.load_id == state.load.load_id:
+            _judge(publisher, key, state, windows[key], found)
+
+
+def _judge(publisher: Publisher, key: str, state: Progress, window: _Window, found: Evidence) -> None:
+    """Judge the encoding of a sample of a window's records, while its load is the newest one."""
+    d, ledger = publisher.declaration, publisher.ledger
+    folder = ledger.lake.table(d.table)
+    records = {at: record for at, (_, _, record) in window.sample.items() if record is not None}
+    version = load_log.version(folder)
+    try:
+        rows = rows_of(folder, version, key, list(records))
+    except (OSError, DeltaError) as e:
+        found.not_read.append(f"window {key}: its rows could not be read to judge their encoding ({e})")
+        return
+    if ledger.receipts(d.table, [key])[key].load_id != state.load.load_id:
+        return
+    found.judged += len(records)
+    for problem in disagreements(d, rows, records, OWN_COLUMNS):
+        found.object_to(f"window {key}: {problem}")
 
 
 def _messages(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> Iterator[Any]:

@@ -28,7 +28,7 @@ def publish(topic: str, dry_run: bool, as_json: bool) -> None:
     to continue: no record is sent twice. It takes over from another publisher of the same topic, such as a run.
     """
     from platform_assets.cli.audit_table import progress
-    from platform_assets.windows.publish.publishing import Published
+    from platform_assets.windows.publish.progress import Published
 
     with progress(console(stderr=True)) as show:
         each = _publisher(topic, lambda window, sent: show(f"{sent:,} records, up to window {window}"))
@@ -52,6 +52,10 @@ def publish(topic: str, dry_run: bool, as_json: bool) -> None:
     echo(text)
     if found.held:
         echo(f"{d.name}: corrections of {len(found.held):,} windows are held (`corrections: hold`)")
+    if isinstance(found, Published) and found.removed:
+        echo(
+            f"{d.name}: rows of {len(found.removed):,} windows were erased or expired before they were published or compared"
+        )
     if found.waiting is not None:
         echo(f"{d.name}: window {found.waiting} is not loaded yet, and later windows wait for it")
 
@@ -78,9 +82,11 @@ def audit_published(topic: str, *, as_json: bool) -> int:
                 "records": found.records,
                 "windows": found.windows,
                 "behind": found.plan.behind,
+                "blocked": len(found.plan.blocked),
                 "problems": found.problems,
                 "problem_count": found.wrong,
                 "reasons": reasons,
+                "notes": found.notes,
             }
         )
     else:

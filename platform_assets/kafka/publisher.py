@@ -11,21 +11,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer, TopicPartition
 
-from platform_assets.errors import ConfigurationError, PublishingInterruptedError, PublishingRefusedError
+from platform_assets.errors import (
+    ConfigurationError,
+    PublishingInterruptedError,
+    PublishingProgressLostError,
+    PublishingRefusedError,
+)
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.kafka.outbox import REFUSALS
 from platform_assets.kafka.plain_consumer import consume, plain_consumer
 from platform_assets.kafka.rights import needed
 from platform_assets.model.logs import logger
+from platform_assets.model.publishing import SUFFIX
 
 _log = logger(__name__)
 
-SUFFIX: Final = ".published"
+_PROGRESS_PARTITION: Final = 0
 _LARGEST: Final = 64 << 20
 _QUEUE: Final = 200_000
 _END_WAIT_MS: Final = 100
@@ -34,6 +40,24 @@ _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOC
 Headers = list[tuple[str, bytes | None]]
 Record = tuple[bytes | None, bytes | None, Headers]
 """Key, value and headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The ids of a published topic and of its progress topic, which is empty if that topic is missing."""
+
+    target: str
+    progress: str
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The newest committed record of each key in the progress topic with this id. `elsewhere` has the keys in other
+    partitions than the one that publishers write to."""
+
+    topic_id: str = ""
+    records: Mapping[bytes, bytes] = field(default_factory=dict)
+    elsewhere: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -56,14 +80,19 @@ class Target:
         """The transactional id that all publishers of the topic share."""
         return f"platform-assets.published.{self.topic}"
 
-    def prepare(self) -> TopicState:
-        """Check both topics and the rights on them; create the progress topic if it is missing. Return the topic.
+    def prepare(self, recorded: Topics | None = None) -> Topics:
+        """Check both topics and the rights on them; create the progress topic if it is missing and, according to
+        `recorded`, nothing was sent before. Return the ids of the topics.
 
-        Raises TopicMissingError, ConfigurationError, PublishingRefusedError, and the errors of Cluster.
+        Raises TopicMissingError, ConfigurationError, PublishingProgressLostError, PublishingRefusedError, and the errors
+        of Cluster.
         """
-        found = self.cluster.topic(self.topic)
+        target = self.cluster.topic(self.topic).topic_id
         if self.progress_topic not in self.cluster.topics():
+            self.require_same(Topics(target, ""), recorded)
             self.cluster.create_topic(self.progress_topic, {"cleanup.policy": "compact"})
+        found = Topics(target, self.cluster.topic(self.progress_topic).topic_id)
+        self.require_same(found, recorded)
         policy = self.cluster.topic_config(self.progress_topic).get("cleanup.policy")
         if policy != "compact":
             raise ConfigurationError(
@@ -77,6 +106,13 @@ class Target:
                 right = " and ".join(f"`{each}`" for each in sorted(lacking))
                 raise PublishingRefusedError(self.topic, "Topic authorization failed", f"{right} on topic {topic!r}")
         return found
+
+    def require_same(self, found: Topics, recorded: Topics | None) -> None:
+        """Raise PublishingProgressLostError if the progress topic is not the one that has recorded what was sent to the
+        same target topic."""
+        if recorded is not None and recorded.target == found.target and recorded.progress != found.progress:
+            cause = "was deleted and created again" if found.progress else "was deleted"
+            raise PublishingProgressLostError(self.topic, self.progress_topic, cause)
 
     def session(self) -> Session:
         """Fence every earlier publisher, end its open transaction, and read what was committed.
@@ -110,20 +146,21 @@ class Target:
         # The open transaction of an earlier publisher has ended, so the last stable offset soon reaches the watermark.
         return Session(self, producer, self._committed(self.cluster.high_watermarks), failures)
 
-    def committed(self) -> dict[bytes, bytes]:
-        """Return the newest record of each key in the progress topic that is committed now, while a publisher may be at
-        work; empty if the topic is missing."""
+    def committed(self) -> Committed:
+        """Return what is committed in the progress topic now, while a publisher may be at work; nothing if the topic is
+        missing."""
         return self._committed(self.cluster.last_stable_offsets)
 
-    def _committed(self, ends_of: Callable[[TopicState], Mapping[int, FoundOffset]]) -> dict[bytes, bytes]:
+    def _committed(self, ends_of: Callable[[TopicState], Mapping[int, FoundOffset]]) -> Committed:
         doing = "reading what was published"
         if self.progress_topic not in self.cluster.topics():
-            return {}
+            return Committed()
         state = self.cluster.topic(self.progress_topic)
         ends = {p: found.offset for p, found in ends_of(state).items()}
         if set(ends) != set(state.partitions):
             raise PublishingInterruptedError(self.topic, doing, "not all partitions have a leader")
         newest: dict[bytes, bytes] = {}
+        elsewhere: set[bytes] = set()
         waiting = {p for p, end in ends.items() if end > 0}
         consumer = plain_consumer(self.cluster.settings, _END_WAIT_MS)
         try:
@@ -136,15 +173,21 @@ class Target:
                 for message in consume(consumer, 500, 0.5):
                     error, key = message.error(), message.key()
                     if error is None:
-                        if isinstance(key, bytes) and isinstance(value := message.value(), bytes):
+                        if not isinstance(key, bytes):
+                            continue
+                        if message.partition() != _PROGRESS_PARTITION:
+                            elsewhere.add(key)
+                        elif isinstance(value := message.value(), bytes):
                             newest[key] = value
+                        else:  # A tombstone: compaction removes the key as well.
+                            newest.pop(key, None)
                     elif error.code() in REFUSALS:
                         raise PublishingRefusedError(self.topic, error.str(), needed(error.code(), self.progress_topic))
                     elif error.code() == KafkaError._PARTITION_EOF and message.offset() >= ends[message.partition()]:
                         waiting.discard(message.partition())
         finally:
             consumer.close()
-        return newest
+        return Committed(state.topic_id, newest, frozenset(elsewhere))
 
     @contextmanager
     def translating(self, doing: str, failures: Sequence[KafkaError] = ()) -> Iterator[None]:
@@ -172,7 +215,7 @@ class Session:
 
     target: Target
     producer: Producer
-    progress: Mapping[bytes, bytes]
+    progress: Committed
     failures: Sequence[KafkaError] = ()
 
     def send(self, records: Iterable[Record], progress: Mapping[bytes, bytes]) -> None:
@@ -186,7 +229,7 @@ class Session:
             try:
                 self._produce(records)
                 for key, value in progress.items():
-                    producer.produce(target.progress_topic, value, key)
+                    self._produce_one(target.progress_topic, value, key, partition=_PROGRESS_PARTITION)
                 target.before_step("flush")
                 producer.flush(target.seconds)
                 target.before_step("commit")
@@ -202,13 +245,16 @@ class Session:
         target.before_step("next")
 
     def _produce(self, records: Iterable[Record]) -> None:
-        topic, produce, poll = self.target.topic, self.producer.produce, self.producer.poll
+        topic = self.target.topic
         for number, (key, value, headers) in enumerate(records):
-            while True:
-                try:
-                    produce(topic, value, key, headers=headers)
-                    break
-                except BufferError:  # the client's queue is full: let it send
-                    poll(0.1)
+            self._produce_one(topic, value, key, headers=headers)
             if number == 0:
                 self.target.before_step("first")
+
+    def _produce_one(self, topic: str, value: bytes | None, key: bytes | None, **given: Any) -> None:
+        while True:
+            try:
+                self.producer.produce(topic, value, key, **given)
+                return
+            except BufferError:  # The client's queue is full: let it send.
+                self.producer.poll(0.1)

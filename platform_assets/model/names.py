@@ -10,7 +10,9 @@ from typing import Final
 
 from platform_assets.errors import TopicNameError
 
-_LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+LONGEST_TOPIC: Final = 249
+"""Maximum number of characters in the name of a topic."""
+_LEGAL = re.compile(rf"[a-zA-Z0-9._-]{{1,{LONGEST_TOPIC}}}")
 
 
 def is_topic(name: str) -> bool:

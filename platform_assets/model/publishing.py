@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final, Literal
 
 from platform_assets.errors import ConfigurationError
-from platform_assets.model.names import checked_topic
+from platform_assets.model.names import LONGEST_TOPIC, checked_topic, is_topic
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import edge_of
 
@@ -20,6 +20,8 @@ NonFinite = Literal["refuse", "null"]
 HEADER: Final = "platform_assets.published"
 """Header that identifies each published record: table, window, ordinal, kind, source partition, source offset and load,
 separated by spaces."""
+SUFFIX: Final = ".published"
+"""Suffix of the topic that records what was sent."""
 MOST_ROWS: Final = 1_000_000
 
 
@@ -60,6 +62,15 @@ class PublishDeclaration:
 
     def __post_init__(self) -> None:
         checked_topic(self.topic)
+        if not is_topic(self.topic + SUFFIX):
+            raise ConfigurationError(
+                f"{self.topic!r} is too long: the topic that records what was sent has the suffix {SUFFIX!r}, and a topic name has "
+                f"up to {LONGEST_TOPIC} characters. Choose a name of up to {LONGEST_TOPIC - len(SUFFIX)} characters"
+            )
+        if self.topic.endswith(SUFFIX):
+            raise ConfigurationError(
+                f"{self.topic!r} ends with {SUFFIX!r}, which is reserved for topics that record what was sent: choose another name"
+            )
         if self.topic == self.table.topic:
             raise ConfigurationError(
                 f"{self.table} cannot be published to topic {self.topic!r}, because the table is loaded from that topic, so "

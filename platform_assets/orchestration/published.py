@@ -3,6 +3,7 @@
 # No postponed annotations here: Dagster reads those of the functions below.
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any, Final
 
 import dagster as dg
@@ -21,7 +22,9 @@ from platform_assets.windows.publish.publishing import Publisher, fingerprint
 
 KIND: Final = "published"
 AGAIN_AFTER: Final = timedelta(minutes=2)
-"""Time after a failed run until the sensor requests another one."""
+"""Time after a failed run until the sensor requests another one. It doubles with each failure in a row."""
+LATEST_AGAIN: Final = timedelta(hours=1)
+_COUNTED: Final = 8
 LATE_AFTER: Final = timedelta(minutes=15)
 """Time after a window's end until `status` reports that it is not published."""
 _UNDER_WAY: Final = (
@@ -43,10 +46,21 @@ def publisher_of(declaration: PublishDeclaration, ledger: Ledger, cluster: Clust
     return Publisher(declaration, ledger, cluster, parked=parked, **given)
 
 
+def target_of(declaration: PublishDeclaration, cluster: Cluster) -> str:
+    """Return a string that changes with the declaration, and if the topic is created again."""
+    text = f"{cluster.topic(declaration.topic).topic_id} {declaration!r}"
+    return sha256(text.encode()).hexdigest()[:16]
+
+
 def state_of(declaration: PublishDeclaration, ledger: Ledger) -> str:
-    """Return a string that changes if there may be something to publish."""
+    """Return a string that changes if the table may have something to publish."""
     parked = decisions.parking(ledger.lake, declaration.table).parked
     return "/".join([fingerprint(declaration, ledger), *sorted(parked)])
+
+
+def pause_after(failures: int) -> timedelta:
+    """Return the time after a failed run until the next one, after this number of failures in a row."""
+    return min(AGAIN_AFTER * (1 << (max(failures, 1) - 1)), LATEST_AGAIN)
 
 
 def build_definitions(
@@ -97,6 +111,7 @@ def build_definitions(
             "rows deleted without a record": done.unannounced,
             "transactions": done.transactions,
             "windows held": len(done.held),
+            "windows with removed rows": len(done.removed),
         }
         yield dg.MaterializeResult(asset_key=key, metadata=metadata)
         # What earlier runs sent was compared then: `audit` reads the whole topic.
@@ -118,18 +133,27 @@ def build_definitions(
         default_status=dg.DefaultSensorStatus.RUNNING if sensor_running else dg.DefaultSensorStatus.STOPPED,
         description=markdown(f"Publishes new windows of {declaration.table} to topic {declaration.topic}."),
     )
-    def _evaluate(context: dg.SensorEvaluationContext, lake: LakeResource) -> Any:
-        ledger = Ledger(lake.lake())
-        now = state_of(declaration, ledger)
-        runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=1)
+    def _evaluate(context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource) -> Any:
+        runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=_COUNTED)
         newest = runs[0] if runs else None
         if newest is not None and newest.dagster_run.status in _UNDER_WAY:
             return dg.SkipReason("The last run has not finished yet.")
+        try:
+            target = target_of(declaration, kafka.cluster())
+        except PlatformError as e:
+            return dg.SkipReason(line(str(e)))
+        now = f"{target}/{state_of(declaration, Ledger(lake.lake()))}"
         ended = newest is not None and newest.dagster_run.status == dg.DagsterRunStatus.SUCCESS
         if now == context.cursor and ended:
             return dg.SkipReason("Every window is published.")
-        if newest is not None and not ended and newest.update_timestamp > datetime.now(UTC) - AGAIN_AFTER:
-            return dg.SkipReason("The last run failed less than two minutes ago.")
+        # A declaration or topic that was changed is tried at once.
+        if newest is not None and not ended and (context.cursor or "").startswith(f"{target}/"):
+            statuses = [run.dagster_run.status for run in runs]
+            failures = next((n for n, each in enumerate(statuses) if each == dg.DagsterRunStatus.SUCCESS), len(runs))
+            again = newest.update_timestamp + pause_after(failures)
+            if again > datetime.now(UTC):
+                failed = "The last run failed." if failures == 1 else f"The last {failures} runs failed."
+                return dg.SkipReason(line(f"{failed} The next one is requested after {again:%H:%M} UTC."))
         return dg.SensorResult(run_requests=[dg.RunRequest()], cursor=now)
 
     return dg.Definitions(assets=[_publish], jobs=[job], sensors=[_evaluate])
@@ -151,6 +175,13 @@ def problems(declarations: Sequence[PublishDeclaration], ledger: Ledger, cluster
         if plan.held:
             found.append(
                 f"{d.name}: corrections of {len(plan.held):,} windows are held. Declare `corrections: publish` to publish them"
+            )
+        blocked = ledger.receipts(d.table, plan.blocked) if plan.blocked else {}
+        if any(receipt.window.end < now - LATE_AFTER for receipt in blocked.values()):
+            rows = sum(receipt.rows for receipt in blocked.values())
+            found.append(
+                f"{d.name}: {len(blocked):,} windows with {rows:,} rows wait for window {plan.waiting}, which is not loaded yet. "
+                "Load it, or park it"
             )
         late = ledger.receipts(d.table, [*plan.begun, *plan.new, *plan.again]) if plan.behind else {}
         if any(receipt.window.end < now - LATE_AFTER for receipt in late.values()):

@@ -60,6 +60,8 @@ def test_what_is_right_is_declared(tmp_path: Path) -> None:
     [
         ("  topic: clean", "  topic: or ders", 3, "topic: 'or ders' is not a legal Kafka topic name"),
         ("  topic: clean\n", "", 2, "topic: it is missing: add `topic: orders`"),
+        ("topic: clean", "topic: clean.published", 2, "'clean.published' ends with '.published', which is reserved"),
+        ("topic: clean", f"topic: {'a' * 240}", 2, f"'{'a' * 240}' is too long"),
         ("decoded/orders", "orders", 4, "table: 'orders' is not a table: write decoded/orders or raw/orders"),
         ("decoded/orders", "typed/orders", 4, "table: 'typed/orders' is not a table name"),
         ("decoded/orders", "decoded/others", 4, "table: decoded/others is not declared: declare topic 'others'"),

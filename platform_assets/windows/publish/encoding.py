@@ -51,6 +51,10 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.values)
 
+    def sizes(self) -> list[int]:
+        """Return the bytes of each record's key and value."""
+        return [len(k or b"") + len(v or b"") for k, v in zip(self.keys, self.values, strict=True)]
+
 
 @dataclass(frozen=True)
 class Encoder:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from platform_assets.errors import FilesLostError, PublishedRowsLostError, PublishingInterruptedError
-from platform_assets.lake import holdings, load_log, rows
+from platform_assets.kafka.publisher import Topics
+from platform_assets.lake import delta_log, holdings, load_log, rows
 from platform_assets.lake.failures import VersionGoneError
 from platform_assets.lake.location import Folder, Lake
+from platform_assets.ledger.entries import EXPIRED
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
@@ -46,6 +49,7 @@ def read(ledger: Ledger, table: TableRef, key: str, load: Load, columns: list[st
     """
     folder = ledger.lake.table(table)
     try:
+        _check_commit(folder, table, key, load, topic)
         version = _version(ledger, table, key, load)
         names = list(dict.fromkeys((*POSITION, *columns)))
         blocks = list(rows.batches_of(folder, key, version, names))
@@ -64,6 +68,17 @@ def read(ledger: Ledger, table: TableRef, key: str, load: Load, columns: list[st
     return found
 
 
+def _check_commit(folder: Folder, table: TableRef, key: str, load: Load, topic: str) -> None:
+    """Raise PublishedRowsLostError if another load of the window made the version in the log: the table was created or
+    restored again, so its versions mean something else."""
+    # A receipt may name a later version that only moved the rows, so the commit need not be the load's own.
+    commit = delta_log.commit(folder, load.version)
+    for made in () if commit is None else load_log.loads_in(commit):
+        if made.metadata.window.key == key and made.metadata.load_id != load.load_id:
+            cause = f"version {load.version} of the table is load {made.metadata.load_id}"
+            raise PublishedRowsLostError(topic, table.name, key, load.load_id, cause)
+
+
 def _version(ledger: Ledger, table: TableRef, key: str, load: Load) -> int:
     """Return a version that has the rows of `load`: its own if the files of that version are still there; otherwise the
     last one before a later load, because upkeep may have merged the files since."""
@@ -78,27 +93,50 @@ def _version(ledger: Ledger, table: TableRef, key: str, load: Load) -> int:
 # --- files that VACUUM must keep ----------------------------------------------------------------------------------
 
 
-def pin(lake: Lake, topic: str, table: TableRef, loads: Mapping[str, Sequence[Load]], done: str = "") -> None:
-    """Record the loads of each window that are published or about to be, before they are published. `done` is a fingerprint
-    of what is published completely. Raises LakeNotWritableError."""
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """The state of a published topic, as a lake records it.
+
+    `loads` are, by window, the loads that are published or about to be. `done` is a fingerprint of what is published
+    completely. `topics` are the topics that were sent to and that recorded the progress. `sent` has, by window, the load and the
+    number of its records that this progress contained.
+    """
+
+    table: TableRef | None = None
+    loads: Mapping[str, Sequence[Load]] = field(default_factory=dict)
+    done: str = ""
+    topics: Topics | None = None
+    sent: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+
+
+def pin(lake: Lake, topic: str, pins: Pins) -> None:
+    """Record what is published or about to be, before it is published. Raises LakeNotWritableError."""
+    assert pins.table is not None
     document = {
         "version": _VERSION,
-        "table": table.name,
-        "done": done,
-        "loads": {key: [[e.load_id, e.version, e.rows] for e in each] for key, each in sorted(loads.items())},
+        "table": pins.table.name,
+        "done": pins.done,
+        "loads": {key: [[e.load_id, e.version, e.rows] for e in each] for key, each in sorted(pins.loads.items())},
+        "topics": None if pins.topics is None else [pins.topics.target, pins.topics.progress],
+        "sent": {key: list(each) for key, each in sorted(pins.sent.items())},
     }
     lake.published.write(f"{topic}.json", json.dumps(document, separators=(",", ":")).encode())
 
 
-def pinned(lake: Lake, topic: str) -> tuple[TableRef | None, dict[str, list[Load]], str]:
-    """Return what `pin` recorded: the table, the loads by window, and the fingerprint. Without a record, there is no
-    table."""
+def pinned(lake: Lake, topic: str) -> Pins:
+    """Return what `pin` recorded. Without a record, there is no table."""
     content = lake.published.read(f"{topic}.json")
     if content is None:
-        return None, {}, ""
+        return Pins()
     document = json.loads(content)
-    loads = {key: [Load(*fields) for fields in each] for key, each in document["loads"].items()}
-    return TableRef.parse(document["table"]), loads, document["done"]
+    topics = document.get("topics")
+    return Pins(
+        TableRef.parse(document["table"]),
+        {key: [Load(*fields) for fields in each] for key, each in document["loads"].items()},
+        document["done"],
+        None if topics is None else Topics(*topics),
+        {key: (load_id, sent) for key, (load_id, sent) in document.get("sent", {}).items()},
+    )
 
 
 def needed_files(ledger: Ledger, table: TableRef) -> frozenset[str]:
@@ -109,11 +147,11 @@ def needed_files(ledger: Ledger, table: TableRef) -> frozenset[str]:
     for name in lake.published.files():
         if not name.endswith(".json"):
             continue
-        source, loads, _ = pinned(lake, name.removesuffix(".json"))
-        if source != table or not loads:
+        pins = pinned(lake, name.removesuffix(".json"))
+        if pins.table != table or not pins.loads:
             continue
         current = _load_ids(ledger, table)
-        for key, each in loads.items():
+        for key, each in pins.loads.items():
             for load in each:
                 if current.get(key, load.load_id) != load.load_id:
                     found |= _paths(lake.table(table), key, ledger, table, load)
@@ -121,7 +159,9 @@ def needed_files(ledger: Ledger, table: TableRef) -> frozenset[str]:
 
 
 def _load_ids(ledger: Ledger, table: TableRef) -> dict[str, str]:
-    entries = ledger.commit_rows(table, columns=["load_id"])
+    """Return the newest load of each window, without expired ones: nothing more is published of these."""
+    entries = ledger.commit_rows(table, columns=["load_id", "kind"])
+    entries = entries.filter(pc.not_equal(entries["kind"], EXPIRED))
     return dict(zip(entries["window"].to_pylist(), entries["load_id"].to_pylist(), strict=True))
 
 

@@ -12,113 +12,47 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from itertools import chain
-from typing import Any, Final, Literal
+from itertools import chain, islice
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.errors import ConfigurationError, PublishingInterruptedError
+from platform_assets.errors import (
+    ConfigurationError,
+    PublishedRowsLostError,
+    PublishingInterruptedError,
+    PublishingProgressLostError,
+)
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.kafka.publisher import Headers, Record, Session, Target
+from platform_assets.kafka.publisher import Committed, Headers, Record, Session, Target, Topics
 from platform_assets.lake import decoded_table
 from platform_assets.ledger import unloaded
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.logs import logger
 from platform_assets.model.publishing import HEADER, PublishDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish import loads
 from platform_assets.windows.publish.encoding import Encoded, Encoder
-from platform_assets.windows.publish.loads import Load
+from platform_assets.windows.publish.loads import Load, Pins
+from platform_assets.windows.publish.progress import Change, Content, Kind, Plan, Position, Progress, Published
 
 _log = logger(__name__)
 
-_VERSION: Final = 1
 _ATTEMPTS: Final = 5
 """Sessions in a row without progress after which the error is raised."""
 
-Kind = Literal["row", "added", "changed", "removed"]
-Content = tuple[bytes | None, bytes | None, Headers]
-"""Key, value and declared headers."""
 
+@dataclass(frozen=True)
+class _Records:
+    """The records that publish a load of a window. `make` returns some of those in an ordinal range, at least one and
+    about as many as the given number of bytes allows, and their sizes. `at` returns the position of a row."""
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a window is published: `sent` of `total` records that publish `load`. With a `base`, these records are the
-    differences to that earlier load. `digest` is the encoder's, and empty in records of earlier versions."""
-
-    load: Load
-    base: Load | None
-    sent: int
+    make: Callable[[int, int, int], tuple[Iterable[Record], list[int]]]
     total: int
-    digest: str = ""
-
-    @property
-    def is_complete(self) -> bool:
-        """True if everything was sent."""
-        return self.sent == self.total
-
-    def to_bytes(self) -> bytes:
-        """Return the value of the progress record."""
-        fields = {
-            "load": _fields(self.load),
-            "base": self.base and _fields(self.base),
-            "sent": self.sent,
-            "total": self.total,
-            "digest": self.digest,
-        }
-        return json.dumps({"version": _VERSION, **fields}, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_bytes(cls, value: bytes) -> Progress:
-        """Parse the value of a progress record."""
-        fields = json.loads(value)
-        base = fields["base"]
-        return cls(
-            Load(*fields["load"]),
-            None if base is None else Load(*base),
-            fields["sent"],
-            fields["total"],
-            fields.get("digest", ""),
-        )
-
-
-def _fields(load: Load) -> list[Any]:
-    return [load.load_id, load.version, load.rows]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Windows to publish: `begun` are windows whose load is partly sent, `new` were never published, `again` were
-    loaded again since. `held` would be in `again`, but corrections are held. `waiting` is the first window that is not
-    loaded yet, and for which later ones wait."""
-
-    begun: tuple[str, ...] = ()
-    new: tuple[str, ...] = ()
-    again: tuple[str, ...] = ()
-    held: tuple[str, ...] = ()
-    published: int = 0
-    rows: int = 0
-    waiting: str | None = None
-
-    @property
-    def behind(self) -> int:
-        """Number of windows that are not completely published, without held ones."""
-        return len({*self.begun, *self.new, *self.again})
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """Outcome of one call: numbers of windows, records and transactions, and of deleted rows that no record
-    announces. `held` and `waiting` are as in `Plan`."""
-
-    windows: int = 0
-    records: int = 0
-    corrections: int = 0
-    unannounced: int = 0
-    transactions: int = 0
-    held: tuple[str, ...] = ()
-    waiting: str | None = None
+    silent: int = 0
+    at: Callable[[int], Position | None] = lambda ordinal: None
 
 
 @dataclass
@@ -128,6 +62,7 @@ class _Count:
     corrections: int = 0
     unannounced: int = 0
     transactions: int = 0
+    removed: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -141,6 +76,8 @@ class Publisher:
     before_step: Callable[[str], None] = lambda step: None
     on_progress: Callable[[str, int], None] = lambda window, records: None
     parked: frozenset[str] = field(default_factory=frozenset)
+    most_bytes: int = 64 << 20
+    """A transaction ends with the record that brings its keys and values to this size."""
 
     @property
     def target(self) -> Target:
@@ -160,11 +97,13 @@ class Publisher:
         PublishedRowsLostError, UnpublishableRowError, TopicMissingError and ConfigurationError.
         """
         target, count = self.target, _Count()
-        topic_id = target.prepare().topic_id
+        topics = target.prepare(self._pinned().topics)
         failures, before = 0, -1
         while True:
+            # Before the session: what the lake records then is committed by the time that the session reads the progress.
+            pins = self._pinned()
             try:
-                return self._session(target.session(), topic_id, count)
+                return self._session(target.session(), topics, pins, count)
             except PublishingInterruptedError as e:
                 failures = failures + 1 if count.transactions == before else 1
                 before = count.transactions
@@ -172,8 +111,10 @@ class Publisher:
                     raise
                 _log.warning("%s Continuing with a new producer.", e)
 
-    def _session(self, session: Session, topic_id: str, count: _Count) -> Published:
-        known, receipts = self._known(session.progress, topic_id), self._receipts()
+    def _session(self, session: Session, topics: Topics, recorded: Pins, count: _Count) -> Published:
+        # The progress topic may have been deleted since it was prepared.
+        self.target.require_same(Topics(topics.target, session.progress.topic_id), topics)
+        known, receipts = self._known(session.progress, topics.target, recorded), self._receipts()
         plan = self._plan(known, receipts)
         encoder = self._encoder() if plan.behind else None
         # Before anything is sent: until it is compared with a later load, VACUUM must keep what is published.
@@ -181,11 +122,11 @@ class Publisher:
             pins = {key: [p.load] if p.base is None or p.is_complete else [p.base, p.load] for key, p in known.items()}
             for key in (*plan.new, *plan.again):
                 pins.setdefault(key, []).append(_load_of(receipts[key]))
-            self._pin(pins)
+            self._pin(pins, topics, known)
         if encoder is not None:
-            self._send_all(session, encoder, plan, known, receipts, topic_id, count)
+            self._send_all(session, encoder, plan, known, receipts, topics.target, count)
         done = fingerprint(self.declaration, self.ledger, receipts)
-        self._pin({key: [p.load] for key, p in known.items()}, done)
+        self._pin({key: [p.load] for key, p in known.items()}, topics, known, done)
         return Published(
             count.windows,
             count.records,
@@ -194,6 +135,7 @@ class Publisher:
             count.transactions,
             plan.held,
             plan.waiting,
+            tuple(count.removed),
         )
 
     def _send_all(
@@ -206,14 +148,19 @@ class Publisher:
         topic_id: str,
         count: _Count,
     ) -> None:
-        """Send all records of a plan. Small windows share a transaction; `known` is kept up to date."""
+        """Send all records of a plan. Small windows share a transaction; `known` is kept up to date.
+
+        A window whose rows were lost by accident does not hold up others; PublishedRowsLostError is raised after them.
+        """
         # Records are made as they are sent: Python's garbage collector takes seconds for a few 100,000 kept ones.
         batch: list[Iterable[Record]] = []
         states: dict[str, Progress] = {}
-        number = corrections = lacking = 0
+        number = size = corrections = lacking = 0
+        lost: list[PublishedRowsLostError] = []
+        most_rows = self.declaration.transaction_rows
 
         def commit() -> None:
-            nonlocal batch, states, number, corrections, lacking
+            nonlocal batch, states, number, size, corrections, lacking
             session.send(
                 chain.from_iterable(batch),
                 {_key(topic_id, self.declaration, key): p.to_bytes() for key, p in states.items()},
@@ -223,9 +170,10 @@ class Publisher:
             count.records += number
             count.corrections += corrections
             count.windows += sum(p.is_complete for p in states.values())
+            count.removed += [key for key, p in states.items() if p.partial and p.is_complete]
             count.unannounced += lacking
             self.on_progress(max(states), count.records)
-            batch, states, number, corrections, lacking = [], {}, 0, 0, 0
+            batch, states, number, size, corrections, lacking = [], {}, 0, 0, 0, 0
 
         for key in sorted({*plan.begun, *plan.new, *plan.again}):
             while True:
@@ -234,29 +182,75 @@ class Publisher:
                     load = _load_of(receipts[key])
                     if before is not None and (before.load.load_id == load.load_id or key not in plan.again):
                         break
-                    state = Progress(load, None if before is None else before.load, 0, 0, encoder.digest)
+                    base, mixed = (None, False) if before is None else (before.load, before.is_mixed(encoder.digest))
+                    state = Progress(load, base, 0, 0, encoder.digest, mixed=mixed)
                 else:
                     state = before
                     self._check_form(key, state, encoder)
-                records, total, silent = self._records(encoder, key, state)
-                if state is before and state.total != total:
-                    raise self._refusal(key, state, f"it has {total:,} records now")
-                lacking += silent if state is not before else 0
-                state = replace(state, total=total)
-                if not total:
+                try:
+                    state, records = self._opened(encoder, key, state, receipts[key])
+                except PublishedRowsLostError as e:
+                    lost.append(e)
+                    break
+                if state is before and state.total != records.total:
+                    raise self._refusal(key, state, f"it has {records.total:,} records now")
+                lacking += records.silent if state is not before else 0
+                state = replace(state, total=records.total)
+                if state.is_complete:
                     states[key] = state
-                    if len(states) >= self.declaration.transaction_rows:
+                    if len(states) >= most_rows:
                         commit()
-                while state.sent < total:
-                    end = min(total, state.sent + self.declaration.transaction_rows - number)
-                    batch.append(records(state.sent, end))
-                    number += end - state.sent
-                    corrections += 0 if state.base is None else end - state.sent
-                    state = states[key] = replace(state, sent=end)
-                    if number >= self.declaration.transaction_rows:
+                while not state.is_complete:
+                    end = min(state.total, state.sent + most_rows - number)
+                    made, sizes = records.make(state.sent, end, self.most_bytes - size)
+                    batch.append(made)
+                    number += len(sizes)
+                    size += sum(sizes)
+                    corrections += 0 if state.base is None else len(sizes)
+                    sent = state.sent + len(sizes)
+                    state = states[key] = replace(state, sent=sent, at=records.at(sent - 1))
+                    if number >= most_rows or size >= self.most_bytes:
                         commit()
         if states:
             commit()
+        if lost:
+            raise lost[0]
+
+    def _opened(self, encoder: Encoder, key: str, state: Progress, receipt: Receipt) -> tuple[Progress, _Records]:
+        """Return the records of a window, and the state to which they belong: `state`, or if its rows were erased or
+        expired on purpose, the state in which what remains is published. Raises PublishedRowsLostError."""
+        try:
+            if receipt.is_expired and not state.partial:
+                raise PublishedRowsLostError(
+                    self.declaration.topic, receipt.table.name, key, state.load.load_id, "it has expired"
+                )
+            return state, self._records(encoder, key, state)
+        except PublishedRowsLostError:
+            remaining = self._remaining(key, state, receipt, encoder)
+            if remaining is None:
+                raise
+            _log.warning(
+                "%s: rows of window %s were erased or expired before they were published, or compared with a later load",
+                self.declaration.name, key,
+            )  # fmt: skip
+            return self._opened(encoder, key, remaining, receipt)
+
+    def _remaining(self, key: str, state: Progress, receipt: Receipt, encoder: Encoder) -> Progress | None:
+        if receipt.is_expired:
+            return replace(state, partial=True, after=None, total=state.sent)
+        if not self.ledger.accepted_losses(TableRef.raw(self.declaration.table.topic), key):
+            return None
+        sends_rows = state.base is None or state.partial
+        load = _load_of(receipt)
+        if load.load_id == state.load.load_id:
+            # The differences that were sent count. Rows of the newest load cannot have been erased by a later one.
+            return None if sends_rows else replace(state, partial=True, after=None, total=state.sent)
+        if sends_rows and state.sent and state.at is None:
+            return None  # An earlier version did not record which rows it had sent.
+        base, after = (state.load, state.at or state.after) if sends_rows else (state.base, None)
+        return Progress(
+            load, base, 0, 0, encoder.digest, partial=True, after=after, mixed=state.is_mixed(encoder.digest)
+        )
 
     def _check_form(self, key: str, state: Progress, encoder: Encoder) -> None:
         """Refuse to finish a load in another form than it was begun in: its ordinals would name other records."""
@@ -273,40 +267,48 @@ class Publisher:
             "publish, and change them after that; or publish to a new topic."
         )
 
-    def _records(
-        self, encoder: Encoder, key: str, state: Progress
-    ) -> tuple[Callable[[int, int], Iterable[Record]], int, int]:
-        """Return a function that makes the records of an ordinal range of a window, the number of records, and the
-        number of deleted rows that no record announces."""
+    def _records(self, encoder: Encoder, key: str, state: Progress) -> _Records:
+        """Return the records that publish a window. Raises PublishedRowsLostError."""
         d, columns = self.declaration, encoder.columns
+        if state.partial and state.after is None:
+            return _Records(lambda start, end, room: ([], []), state.sent)
         new = loads.read(self.ledger, d.table, key, state.load, columns, d.topic)
         prefix, load_id = f"{d.table.name} {key} ", state.load.load_id
-        if state.base is None:
+        if state.base is None or state.partial:
+            kind: Kind = "added" if state.partial else "row"
+            if state.after is not None:
+                partition, offset = (new[name] for name in loads.POSITION)
+                same = pc.and_(pc.equal(partition, state.after[0]), pc.greater(offset, state.after[1]))
+                new = new.filter(pc.or_(pc.greater(partition, state.after[0]), same))
 
-            def of_rows(start: int, end: int) -> Iterator[Record]:
+            def of_rows(start: int, end: int, room: int) -> tuple[Iterable[Record], list[int]]:
                 part = new.slice(start, end - start)
-                return _as_records(encoder.encode(part), identities(prefix, load_id, start, part))
+                while part.num_rows > 1 and part.nbytes > room:
+                    part = part.slice(0, part.num_rows // 2)
+                encoded = encoder.encode(part)
+                sizes = _fitting(encoded.sizes(), room)
+                names = identities(prefix, load_id, start, part, kind)
+                return islice(_as_records(encoded, names), len(sizes)), sizes
 
-            return of_rows, new.num_rows, 0
+            def at(ordinal: int) -> Position:
+                partition, offset = (new[name][ordinal].as_py() for name in loads.POSITION)
+                return partition, offset
+
+            return _Records(of_rows, new.num_rows, at=at)
         old = loads.read(self.ledger, d.table, key, state.base, columns, d.topic)
         changes, silent = self._changes(encoder, old, new)
 
-        def of_changes(start: int, end: int) -> Iterator[Record]:
-            for ordinal, (kind, (partition, offset), record_key, value, declared) in enumerate(
-                changes[start:end], start
-            ):
-                identity = f"{prefix}{ordinal} {kind} {partition} {offset} {load_id}".encode()
-                yield record_key, value, [*declared, (HEADER, identity)]
+        def of_changes(start: int, end: int, room: int) -> tuple[Iterable[Record], list[int]]:
+            sizes = _fitting([len(k or b"") + len(v or b"") for _, _, k, v, _ in changes[start:end]], room)
+            return _changes_as_records(changes[start : start + len(sizes)], start, prefix, load_id), sizes
 
-        return of_changes, len(changes), silent
+        return _Records(of_changes, len(changes), silent)
 
-    def _changes(
-        self, encoder: Encoder, old: pa.Table, new: pa.Table
-    ) -> tuple[list[tuple[Kind, tuple[int, int], bytes | None, bytes | None, Headers]], int]:
+    def _changes(self, encoder: Encoder, old: pa.Table, new: pa.Table) -> tuple[list[Change], int]:
         """Return the differences between two loads of a window, in order of position, and the number of deleted rows
         that have no key or that the declaration does not announce."""
         before, after = _by_position(encoder, old), _by_position(encoder, new)
-        found: list[tuple[Kind, tuple[int, int], bytes | None, bytes | None, Headers]] = []
+        found: list[Change] = []
         silent = 0
         for position in sorted({*before, *after}):
             was, now = before.get(position), after.get(position)
@@ -324,12 +326,26 @@ class Publisher:
     def _encoder(self) -> Encoder:
         return Encoder(self.declaration, decoded_table.held(self.ledger.lake.table(self.declaration.table)))
 
-    def _pin(self, pins: Mapping[str, Sequence[Load]], done: str = "") -> None:
-        loads.pin(self.ledger.lake, self.declaration.topic, self.declaration.table, pins, done)
+    def _pinned(self) -> Pins:
+        return loads.pinned(self.ledger.lake, self.declaration.topic)
+
+    def _pin(
+        self, pins: Mapping[str, Sequence[Load]], topics: Topics, known: Mapping[str, Progress], done: str = ""
+    ) -> None:
+        sent = {key: (p.load.load_id, p.sent) for key, p in known.items()}
+        loads.pin(self.ledger.lake, self.declaration.topic, Pins(self.declaration.table, pins, done, topics, sent))
 
     def known(self, topic_id: str) -> dict[str, Progress]:
-        """Return how far each window is published to the topic with this id, without fencing a publisher."""
-        return self._known(self.target.committed(), topic_id)
+        """Return how far each window is published to the topic with this id, without fencing a publisher. Raises
+        PublishingProgressLostError."""
+        # First: a publisher records in the lake only progress that is committed.
+        pins = self._pinned()
+        return self._known(self.target.committed(), topic_id, pins)
+
+    @property
+    def form(self) -> str:
+        """A digest of the form in which records are published now."""
+        return self._encoder().digest
 
     def rows(self, key: str, load: Load) -> dict[tuple[int, int], Content]:
         """Return key, value and declared headers of each row of a load, by partition and offset."""
@@ -337,12 +353,35 @@ class Publisher:
         d = self.declaration
         return _by_position(encoder, loads.read(self.ledger, d.table, key, load, encoder.columns, d.topic))
 
-    def _known(self, progress: Mapping[bytes, bytes], topic_id: str) -> dict[str, Progress]:
-        found: dict[str, Progress] = {}
-        for name, value in progress.items():
-            target, table, key = json.loads(name)
-            if (target, table) == (topic_id, self.declaration.table.name):
-                found[key] = Progress.from_bytes(value)
+    def _known(self, committed: Committed, topic_id: str, pins: Pins) -> dict[str, Progress]:
+        """Parse the progress of the topic with this id, and compare it with `pins`, which were read before it."""
+        d, found, foreign = self.declaration, dict[str, Progress](), list[bytes]()
+        target = self.target
+        target.require_same(Topics(topic_id, committed.topic_id), pins.topics)
+        for name, value in committed.records.items():
+            parts = _parsed_key(name)
+            if parts is None:
+                foreign.append(name)
+            elif parts[:2] == (topic_id, d.table.name):
+                try:
+                    found[parts[2]] = Progress.from_bytes(value)
+                except (ValueError, TypeError, KeyError, AttributeError) as e:
+                    cause = f"its record of window {parts[2]} is not the platform's ({e})"
+                    raise PublishingProgressLostError(d.topic, target.progress_topic, cause) from e
+        if foreign:
+            _log.warning(
+                "topic %s has %d records of other programs, which do not count, such as %.100r",
+                target.progress_topic, len(foreign), foreign[0],
+            )  # fmt: skip
+        if any((_parsed_key(name) or ())[:2] == (topic_id, d.table.name) for name in committed.elsewhere):
+            cause = "it has such records in several partitions, so their order is unknown"
+            raise PublishingProgressLostError(d.topic, target.progress_topic, cause)
+        if pins.topics is not None and pins.topics.target == topic_id and pins.table == d.table:
+            for key, (load_id, sent) in sorted(pins.sent.items()):
+                state = found.get(key)
+                if state is None or (state.load.load_id == load_id and state.sent < sent):
+                    cause = f"its records of window {key} were deleted"
+                    raise PublishingProgressLostError(d.topic, target.progress_topic, cause)
         return found
 
     def _receipts(self) -> dict[str, Receipt]:
@@ -353,7 +392,8 @@ class Publisher:
 
     def _plan(self, known: Mapping[str, Progress], receipts: Mapping[str, Receipt]) -> Plan:
         waiting = self._waiting(receipts)
-        begun, new, again, held, published, rows = list[str](), list[str](), list[str](), list[str](), 0, 0
+        begun, new, again, held, blocked = list[str](), list[str](), list[str](), list[str](), list[str]()
+        published = rows = 0
         for key, receipt in receipts.items():
             state = known.get(key)
             if state is not None and not state.is_complete:
@@ -363,14 +403,16 @@ class Publisher:
                 published += state is not None and state.is_complete
                 continue
             if state is None:
-                if receipt.rows and (waiting is None or key < waiting):
+                if receipt.rows and waiting is not None and key > waiting:
+                    blocked.append(key)
+                elif receipt.rows:
                     new.append(key)
                     rows += receipt.rows
             elif self.declaration.corrections == "hold":
                 held.append(key)
             else:
                 again.append(key)
-        return Plan(tuple(begun), tuple(new), tuple(again), tuple(held), published, rows, waiting)
+        return Plan(tuple(begun), tuple(new), tuple(again), tuple(held), published, rows, waiting, tuple(blocked))
 
     def _waiting(self, receipts: Mapping[str, Receipt]) -> str | None:
         """Return the first sealed window that is not in the table yet, unless it is parked; None if there is none."""
@@ -383,11 +425,28 @@ class Publisher:
         return min(open_windows, default=None)
 
 
-def identities(prefix: str, load_id: str, first: int, rows: pa.Table) -> list[bytes]:
+def _fitting(sizes: Sequence[int], room: int) -> list[int]:
+    """Return the first of `sizes`: as many as end with the one that brings their sum to `room`, and at least one."""
+    found: list[int] = []
+    for size in sizes:
+        found.append(size)
+        room -= size
+        if room <= 0:
+            break
+    return found
+
+
+def _changes_as_records(changes: Sequence[Change], first: int, prefix: str, load_id: str) -> Iterator[Record]:
+    for ordinal, (kind, (partition, offset), key, value, declared) in enumerate(changes, first):
+        identity = f"{prefix}{ordinal} {kind} {partition} {offset} {load_id}".encode()
+        yield key, value, [*declared, (HEADER, identity)]
+
+
+def identities(prefix: str, load_id: str, first: int, rows: pa.Table, kind: Kind = "row") -> list[bytes]:
     """Return the identity of each row of a load, the first of which has the ordinal `first`."""
     ordinals = pa.array(range(first, first + rows.num_rows), pa.int64()).cast(pa.string())
     partition, offset = (rows[name].cast(pa.string()) for name in loads.POSITION)
-    texts = pc.binary_join_element_wise(prefix, ordinals, " row ", partition, " ", offset, f" {load_id}", "")
+    texts = pc.binary_join_element_wise(prefix, ordinals, f" {kind} ", partition, " ", offset, f" {load_id}", "")
     found: list[bytes] = texts.cast(pa.binary()).to_pylist()
     return found
 
@@ -414,6 +473,15 @@ def _load_of(receipt: Receipt) -> Load:
 
 def _key(topic_id: str, declaration: PublishDeclaration, key: str) -> bytes:
     return json.dumps([topic_id, declaration.table.name, key], separators=(",", ":")).encode()
+
+
+def _parsed_key(name: bytes) -> tuple[str, str, str] | None:
+    """Return target topic id, table and window of the key of a progress record; None if it is not the platform's."""
+    try:
+        target, table, window = json.loads(name)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return (target, table, window) if all(isinstance(each, str) for each in (target, table, window)) else None
 
 
 def fingerprint(declaration: PublishDeclaration, ledger: Ledger, receipts: Mapping[str, Receipt] | None = None) -> str:

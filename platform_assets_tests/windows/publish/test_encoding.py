@@ -6,10 +6,12 @@ import json
 import random
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from platform_assets.checks.published_values import disagreements
 from platform_assets.errors import ConfigurationError, UnpublishableRowError
 from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.model.tables import TableRef
@@ -33,6 +35,61 @@ ROWS = pa.table(
 
 def encoder(rows: pa.Table, **given: object) -> Encoder:
     return Encoder(PublishDeclaration("target", TABLE, **given), rows.schema)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("decimals", ["string", "number"])
+def test_a_judge_without_the_encoder_agrees(decimals: str) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    found = pa.table(typed_rows(random.Random(seed), 300))
+    for rows in (ROWS, found.select([n for n in found.schema.names if not n.startswith("kafka_")])):
+        names = tuple(rows.schema.names)
+        each = encoder(rows, value=Part("json", names), key=Part("json", names[:2]), decimals=decimals,
+                       headers=tuple((name, name) for name in names), non_finite="null")  # fmt: skip
+        placed = with_places(rows)
+        encoded = each.encode(rows)
+        assert encoded.headers is not None
+        records = dict(enumerate(zip(encoded.keys, encoded.values, encoded.headers, strict=True)))
+        sampled: Any = {(0, n): record for n, record in records.items()}
+        assert list(disagreements(each.declaration, placed, sampled, frozenset())) == []
+
+
+def with_places(rows: pa.Table) -> pa.Table:
+    numbers = range(rows.num_rows)
+    placed = rows.append_column("kafka_partition", pa.array([0] * rows.num_rows, pa.int32()))
+    return placed.append_column("kafka_offset", pa.array(numbers, pa.int64()))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("9223372036854775807", "9223372036854775806"),
+        ("9223372036854775807", "9223372036854775807.0"),
+        ('"0.0000000001"', '"1E-10"'),
+        ('"0.0000000001"', "0.0000000001"),
+        ("05.000006Z", "05.000007Z"),
+        ("05.000006Z", "05.000006"),
+        ("0001-01-01T", "0001-01-02T"),
+        ("line\\n", "line"),
+        ('"/wA="', '"/wE="'),
+        ('"raw":""', '"raw":null'),
+        ('"x":0.1', '"x":0.10000000000000002'),
+        ('"x":-0', '"x":0'),
+        ('"m":[1,null]', '"m":[1]'),
+        ('"deep":null', '"deep":{}'),
+        ('{"n"', '{"m":1,"n"'),
+        ('{"n":null', '{"n":1,"n":null'),
+        ("}", "}}"),
+    ],
+)
+def test_a_judge_without_the_encoder_sees_each_defect(old: str, new: str) -> None:
+    each = encoder(ROWS)
+    values = each.encode(ROWS).values
+    wrong = [None if v is None else v.decode().replace(old, new, 1).encode() for v in values]
+    assert wrong != values
+    records: Any = {(0, n): (None, value, []) for n, value in enumerate(wrong)}
+    found = list(disagreements(each.declaration, with_places(ROWS), records, frozenset()))
+    assert len(found) == sum(a != b for a, b in zip(wrong, values, strict=True))
 
 
 def test_each_value_is_exact() -> None:

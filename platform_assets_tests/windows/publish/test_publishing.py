@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
 
 from platform_assets.checks.published import gather
-from platform_assets.errors import PublishingInterruptedError
+from platform_assets.errors import PublishingInterruptedError, PublishingProgressLostError
+from platform_assets.kafka import publisher as publisher_module
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.lake.vacuum import vacuum
 from platform_assets.model.publishing import Part, PublishDeclaration
@@ -22,6 +24,7 @@ from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from platform_assets_tests.support.published import consumed, identities, replayed
 from testbed import samples
 from testbed.clients import client_settings, librdkafka
+from testbed.loads import wait_until
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker
@@ -225,6 +228,58 @@ def test_evidence_names_records_that_are_foreign_missing_or_different(
 
 def message_headers(broker: Broker, target: str) -> list[list[tuple[str, bytes]]]:
     return [[*m.headers, m.identity] for m in consumed(broker.bootstrap, target)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_deleted_progress_topic_is_an_error_until_the_topic_is_created_again(
+    broker: Broker, topic: TopicMaker, tmp_path: Path, again: bool
+) -> None:
+    made, target = orders(tmp_path, 25), topic()
+    each = publisher(broker, made, target)
+    each.run()
+    delete(broker, f"{target}.published")
+    if again:
+        each.cluster.create_topic(f"{target}.published", {"cleanup.policy": "compact"})
+    says = "was deleted and created again" if again else "but was deleted"
+    for attempt in (each.plan, each.run):
+        with pytest.raises(PublishingProgressLostError, match=says):
+            attempt()
+    assert ids(broker, target) == list(range(25))
+    delete(broker, target)
+    each.cluster.create_topic(target, {})
+    assert each.run().records == 25
+    assert ids(broker, target) == list(range(25))
+    assert each.plan().behind == 0
+
+
+def delete(broker: Broker, name: str) -> None:
+    broker.admin.delete_topics([name], operation_timeout=30)[name].result(30)
+    cluster = Cluster.connect(client_settings(broker.bootstrap))
+    wait_until("the topic is deleted", lambda: name not in cluster.topics())
+
+
+def test_the_progress_is_in_one_partition_however_many_there_are(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    made, target = orders(tmp_path, 9, 9), topic()
+    each = publisher(broker, made, target)
+    each.cluster.create_topic(f"{target}.published", {"cleanup.policy": "compact"})
+    name = f"{target}.published"
+    broker.admin.create_partitions([NewPartitions(name, 5)])[name].result(30)
+    wait_until("there are five partitions", lambda: len(each.cluster.topic(name).partitions) == 5)
+    each.run()
+    ends = each.cluster.high_watermarks(each.cluster.topic(name))
+    assert [p for p, found in ends.items() if found.offset] == [0]
+    assert each.run().records == 0
+
+
+def test_a_full_queue_of_the_client_delays_all_records(
+    broker: Broker, topic: TopicMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher_module, "_QUEUE", 3)
+    made, target = orders(tmp_path, 3, 3, 3, 3), topic()
+    publisher(broker, made, target, transaction_rows=12).run()
+    assert ids(broker, target) == list(range(12))
 
 
 def test_a_lake_without_windows_has_nothing_to_publish(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:

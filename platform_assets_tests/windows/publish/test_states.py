@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from platform_assets.checks import published
 from platform_assets.checks.published import Evidence, gather
-from platform_assets.errors import ConfigurationError
-from platform_assets.kafka.publisher import Record
+from platform_assets.errors import (
+    ConfigurationError,
+    PublishedRowsLostError,
+    PublishingInterruptedError,
+    PublishingProgressLostError,
+)
+from platform_assets.kafka.publisher import Committed, Record, Target, Topics
+from platform_assets.lake import holdings
+from platform_assets.ledger.entries import EXPIRED
+from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.publishing import Part, PublishDeclaration
-from platform_assets.windows.publish.publishing import Progress, Publisher
+from platform_assets.windows.publish import loads
+from platform_assets.windows.publish.encoding import Encoder
+from platform_assets.windows.publish.progress import Progress
+from platform_assets.windows.publish.publishing import Publisher
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from testbed import samples
 
@@ -52,7 +67,9 @@ class Log:
 
     topic_id: str = "T"
     transactions: list[list[Record]] = field(default_factory=list)
-    progress: dict[bytes, bytes] = field(default_factory=dict)
+    records: dict[bytes, bytes] = field(default_factory=dict)
+    progress_id: str = "P"
+    elsewhere: frozenset[bytes] = frozenset()
     left: int = -1
 
     starts: dict[int, int] = field(default_factory=lambda: {0: 0, 1: 0})
@@ -62,6 +79,11 @@ class Log:
 
     def topic(self, name: str) -> Any:
         return SimpleNamespace(topic_id=self.topic_id, partitions=(0, 1))
+
+    policy: str = "delete"
+
+    def topic_config(self, name: str) -> dict[str, str]:
+        return {"cleanup.policy": self.policy}
 
     def log_starts(self, state: object) -> dict[int, Any]:
         return {p: SimpleNamespace(offset=start) for p, start in self.starts.items()}
@@ -77,13 +99,24 @@ class Log:
             Message(n, *r) for n, (p, r) in enumerate(placed) if p == partition and n >= start and n not in self.lost
         ]
 
-    def prepare(self) -> Log:
-        return self
+    def prepare(self, recorded: Topics | None) -> Topics:
+        return Topics(self.topic_id, self.progress_id)
 
     def session(self) -> Log:
         return self
 
-    def committed(self) -> dict[bytes, bytes]:
+    progress_topic = "target.published"
+
+    @staticmethod
+    def require_same(found: Topics, recorded: Topics | None) -> None:
+        unused: Any = None
+        Target(unused, "target").require_same(found, recorded)
+
+    @property
+    def progress(self) -> Committed:
+        return Committed(self.progress_id, self.records, self.elsewhere)
+
+    def committed(self) -> Committed:
         return self.progress
 
     def send(self, records: Iterable[Record], progress: Mapping[bytes, bytes]) -> None:
@@ -91,7 +124,7 @@ class Log:
             raise Stopped
         self.left -= 1
         self.transactions.append(list(records))
-        self.progress = {**self.progress, **progress}
+        self.records = {**self.records, **progress}
 
     @property
     def values(self) -> list[bytes | None]:
@@ -106,12 +139,12 @@ class Offline(Publisher):
         return self.cluster
 
 
-def publisher(made: DecodedTopic, log: Log, **changes: Any) -> Offline:
+def publisher(made: DecodedTopic, log: Log, most_bytes: int = 1 << 20, **changes: Any) -> Offline:
     declared = PublishDeclaration(
         "target", made.declaration.decoded_table, key=Part("text", ("id",)), transaction_rows=4
     )
     given: Any = log
-    return Offline(replace(declared, **changes), made.ledger, given)
+    return Offline(replace(declared, **changes), made.ledger, given, most_bytes=most_bytes)
 
 
 def begun(tmp_path: Path) -> tuple[DecodedTopic, Log]:
@@ -143,8 +176,8 @@ def test_a_begun_load_is_finished_only_in_the_form_in_which_it_was_begun(tmp_pat
 @pytest.mark.parametrize("changes", [{"total": 3, "sent": 4}, {"total": 11, "sent": 4}, {"total": 9, "sent": 12}])
 def test_a_progress_that_does_not_fit_the_rows_is_an_error(tmp_path: Path, changes: dict[str, Any]) -> None:
     made, log = begun(tmp_path)
-    log.progress = {
-        key: replace(Progress.from_bytes(value), **changes, digest="").to_bytes() for key, value in log.progress.items()
+    log.records = {
+        key: replace(Progress.from_bytes(value), **changes, digest="").to_bytes() for key, value in log.records.items()
     }
     with pytest.raises(ConfigurationError, match="cannot be finished: it has 10 records now"):
         publisher(made, log).run()
@@ -202,8 +235,287 @@ def test_a_forged_ordinal_is_foreign_and_takes_no_memory(tmp_path: Path, ordinal
     assert "And 140 more" in found.headline
 
 
+def test_records_of_others_in_the_progress_topic_do_not_count(tmp_path: Path) -> None:
+    made, log = begun(tmp_path)
+    for name in (
+        b"foreign",
+        b'["T", 3]',
+        b'["T", "decoded/orders", 4]',
+        b"[" * 100_000,
+        b'{"a":1,"b":2,"c":3}',
+        b"\xff",
+    ):
+        log.records[name] = b"whatever"
+    publisher(made, log).run()
+    assert len(set(log.values)) == len(log.values) == 10
+
+
+def test_an_unreadable_record_of_the_progress_is_an_error(tmp_path: Path) -> None:
+    made, log = begun(tmp_path)
+    for value, says in ((b"?", "not the platform's"), (b'{"version":2}', "upgrade platform-assets")):
+        log.records = dict.fromkeys(log.records, value)
+        with pytest.raises(PublishingProgressLostError, match=says):
+            publisher(made, log).run()
+
+
+@pytest.mark.parametrize("lost", ["deleted", "older", "created again", "several partitions"])
+def test_progress_that_the_lake_has_seen_and_kafka_lost_is_an_error(tmp_path: Path, lost: str) -> None:
+    made, log = begun(tmp_path)
+    older = log.records
+    publisher(made, log).run()
+    if lost == "deleted":
+        log.records = {}
+    elif lost == "older":
+        log.records = older
+    elif lost == "created again":
+        log.progress_id, log.records = "Q", {}
+    else:
+        log.elsewhere = frozenset(log.records)
+    for attempt in (publisher(made, log).run, publisher(made, log).plan):
+        with pytest.raises(PublishingProgressLostError, match=r"Delete topic 'target' and create it again"):
+            attempt()
+    assert len(log.values) == 10
+    # The remedy: the target topic is created again.
+    log.topic_id = "U"
+    log.elsewhere = frozenset()
+    publisher(made, log).run()
+    assert len(log.values) == 20
+    assert publisher(made, log).run().records == 0
+
+
+def test_a_transaction_has_a_limited_number_of_bytes(tmp_path: Path) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.load([order(n) for n in range(10)], [order(n) for n in range(10, 15)])
+    made.decode()
+    log = Log()
+    # Each record has 23 to 27 bytes.
+    publisher(made, log, transaction_rows=1000, most_bytes=60).run()
+    assert [len(each) for each in log.transactions] == [3, 3, 3, 3, 3]
+    assert len(set(log.values)) == 15
+    log.topic_id = "U"
+    publisher(made, log, transaction_rows=1000, most_bytes=1).run()
+    assert [len(each) for each in log.transactions[5:]] == [1] * 15
+
+
+RAW: dict[str, Any] = {"key": Part("text", ("kafka_offset",)), "value": Part("bytes", ("value",)), "tombstones": True}
+
+
+def replaced(tmp_path: Path, transactions: int, *, erased: bool = True) -> tuple[DecodedTopic, Log, Offline]:
+    """Return a raw table of two windows of ten and five rows, published in transactions of four rows, of which some are sent.
+    Then the first window was loaded again without rows 2 and 7, and the files of its first load were deleted."""
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.partitions = 1
+    made.load([order(n) for n in range(10)], [order(n) for n in range(10, 15)])
+    first, log, folder = made.windows[0], Log(left=transactions), made.lake.table(made.declaration.raw_table)
+    each = publisher(made, log, table=made.declaration.raw_table, **RAW)
+    with pytest.raises(Stopped) if transactions < 4 else nullcontext():
+        each.run()
+    log.left = -1
+    files = holdings.files_of(folder, first.key).paths
+    values = {(0, n): order(n) for n in range(10)}
+    kept = {0: [n for n in range(10) if n not in (2, 7)]}
+    samples.loaded(made.root, first, kept, load_id="b", values=values, holes={"compacted": 2})
+    for path in files:
+        (made.root / "raw" / "orders" / unquote(path)).unlink()
+    if erased:
+        made.ledger.record_acceptance(first, {0: [OffsetRange(2, 3), OffsetRange(7, 8)]}, "erased")
+    return made, log, each
+
+
+@pytest.mark.parametrize("transactions", [1, 2, 4])
+def test_what_remains_of_an_erased_window_is_published_and_later_windows_go_on(
+    tmp_path: Path, transactions: int
+) -> None:
+    _, log, each = replaced(tmp_path, transactions)
+    before, since = each.known(log.topic_id), {0: len(log.values), 1: 0}
+    log.left = 1
+    with pytest.raises(Stopped) if transactions < 4 else nullcontext():
+        each.run()
+    log.left = -1
+    each.run()
+    sent = min(4 * transactions, 15)
+    expected = [n for n in range(15) if n < sent or n not in (2, 7)]
+    assert [int(key or b"") for one in log.transactions for key, _, _ in one] == expected
+    assert each.plan().behind == 0
+    found = gather(each)
+    assert found.problems == []
+    assert len(log.values) == found.records
+    assert gather(each, since=since, before=before).problems == []
+
+
+def test_differences_whose_earlier_load_was_erased_end_with_those_that_were_sent(tmp_path: Path) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.partitions = 1
+    made.load([order(n) for n in range(10)])
+    log, folder, (window,) = Log(), made.lake.table(made.declaration.raw_table), made.windows
+    each = publisher(made, log, table=made.declaration.raw_table, **RAW)
+    each.run()
+    files = holdings.files_of(folder, window.key).paths
+    samples.loaded(made.root, window, {0: range(10)}, load_id="b", values={(0, n): b"new" for n in range(10)})
+    log.left = 1
+    with pytest.raises(Stopped):
+        each.run()
+    log.left = -1
+    for path in files:
+        (made.root / "raw" / "orders" / unquote(path)).unlink()
+    made.ledger.record_acceptance(window, {0: [OffsetRange(2, 3)]}, "erased")
+    before, since = each.known(log.topic_id), {0: len(log.values), 1: 0}
+    assert each.run().removed == (window.key,)
+    assert log.values[10:] == [b"new"] * 4
+    assert gather(each).problems == gather(each, since=since, before=before).problems == []
+    assert each.run().records == 0
+
+
+def test_rows_are_not_left_out_if_an_earlier_version_did_not_record_which_were_sent(tmp_path: Path) -> None:
+    _, log, each = replaced(tmp_path, 1)
+    log.records = {
+        key: replace(Progress.from_bytes(value), at=None, digest="").to_bytes() for key, value in log.records.items()
+    }
+    with pytest.raises(PublishedRowsLostError):
+        each.run()
+
+
+def test_a_publisher_that_is_overtaken_while_it_begins_does_not_take_the_progress_for_lost(tmp_path: Path) -> None:
+    made, log = begun(tmp_path)
+    fenced = PublishingInterruptedError("target", "a transaction", "fenced", fenced=True)
+
+    def overtaken() -> Any:
+        stale = log.progress
+        vars(log).pop("session")
+        publisher(made, log).run()
+
+        def send(records: Iterable[Record], progress: Mapping[bytes, bytes]) -> None:
+            raise fenced
+
+        return SimpleNamespace(progress=stale, send=send)
+
+    vars(log)["session"] = overtaken
+    with pytest.raises(PublishingInterruptedError):
+        publisher(made, log).run()
+    assert len(set(log.values)) == len(log.values) == 10
+
+
+def test_rows_that_were_lost_by_accident_hold_up_only_their_window(tmp_path: Path) -> None:
+    _, log, each = replaced(tmp_path, 1, erased=False)
+    for _ in range(2):
+        with pytest.raises(PublishedRowsLostError):
+            each.run()
+        assert [int(key or b"") for one in log.transactions for key, _, _ in one] == [0, 1, 2, 3, *range(10, 15)]
+
+
+def test_a_window_that_expired_while_it_was_published_is_left_as_it_is(tmp_path: Path) -> None:
+    made, log, each = replaced(tmp_path, 1)
+    table = made.declaration.raw_table
+    receipt = made.ledger.receipts(table)[made.windows[0].key]
+    assert loads.needed_files(made.ledger, table)
+    made.ledger.record_receipts(
+        [replace(receipt, kind=EXPIRED, load_id="gone", table_version=(receipt.table_version or 0) + 1)]
+    )
+    assert not loads.needed_files(made.ledger, table)
+    done = each.run()
+    assert done.removed == (made.windows[0].key,)
+    assert [int(key or b"") for one in log.transactions for key, _, _ in one] == [0, 1, 2, 3, *range(10, 15)]
+    assert each.run().records == 0
+
+
+def test_a_version_that_another_load_made_is_not_the_published_load(tmp_path: Path) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.partitions = 1
+    made.load([order(n) for n in range(10)])
+    log, table, (window,) = Log(), made.declaration.raw_table, made.windows
+    receipt = made.ledger.receipts(table)[window.key]
+    # The table was restored from a copy in which another load made the version that the receipt names.
+    made.ledger.record_receipts([replace(receipt, load_id="other")])
+    with pytest.raises(PublishedRowsLostError, match=r"version \d+ of the table is load load of "):
+        publisher(made, log, table=table, **RAW).run()
+    assert log.values == []
+
+
+def test_a_window_that_is_published_after_later_ones_is_in_order(tmp_path: Path) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.load([order(n) for n in range(10)], [order(n) for n in range(10, 15)])
+    made.decode()
+    log = Log()
+    publisher(made, log, start=made.windows[1].key).run()
+    each = publisher(made, log)
+    each.run()
+    found = gather(each)
+    assert (found.problems, found.not_read, found.windows) == ([], [], 2)
+
+
+def test_records_in_the_form_of_an_earlier_declaration_are_not_findings(tmp_path: Path) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.load([order(n) for n in range(10)])
+    made.decode()
+    log = Log()
+    publisher(made, log).run()
+    found = gather(publisher(made, log, value=Part("json", ("id",))))
+    assert (found.problems, found.not_read) == ([], [])
+    assert "window" in found.notes[0]
+    assert "in another form" in found.headline
+    log.lost = {3}
+    assert gather(publisher(made, log, value=Part("json", ("id",)))).wrong == 1
+
+
+def test_records_that_compaction_removed_are_not_missing(tmp_path: Path) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.partitions = 1
+    made.load([order(n % 5) for n in range(10)], [b'{"id":7,"amount":1}'])
+    made.decode()
+    log = Log(policy="compact")
+    each = publisher(made, log)
+    each.run()
+    log.lost = {0, 1, 2, 3}
+    found = gather(each)
+    assert (found.problems, found.not_read) == ([], [])
+    assert "compaction" in found.notes[0]
+    log.lost = {10}
+    assert "no record of their key" in gather(each).not_read[0]
+    log.policy = "delete"
+    assert gather(each).wrong == 1
+
+
+def test_a_header_with_an_impossible_position_is_foreign(tmp_path: Path) -> None:
+    made, log = begun(tmp_path)
+    publisher(made, log).run()
+    _, _, [(name, identity)] = log.transactions[0][0]
+    assert identity is not None
+    parts = identity.decode().split(" ")
+    parts[5] = str(10**30)
+    log.forged = [(0, (b"k", b"v", [(name, " ".join(parts).encode())]))]
+    assert "did not send" in gather(publisher(made, log)).problems[0]
+
+
+def test_windows_that_wait_for_one_that_is_not_loaded_are_counted(tmp_path: Path) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.load([order(0)], [order(1)], [order(2)])
+    first, second, third = (window.key for window in made.windows)
+    made.decode(first, third)
+    plan = publisher(made, Log()).plan()
+    assert (plan.new, plan.waiting, plan.blocked) == ((first,), second, (third,))
+
+
+def test_an_error_of_the_encoder_itself_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.load([order(n) for n in range(10)])
+    made.decode()
+    log = Log()
+    publisher(made, log).run()
+    found = gather(publisher(made, log))
+    assert (found.problems, found.judged) == ([], 10)
+    exact = Encoder._literals
+
+    def rounded(self: Encoder, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+        return exact(self, pc.round(column) if name == "amount" else column, name)
+
+    monkeypatch.setattr(Encoder, "_literals", rounded)
+    wrong = Log("U")
+    publisher(made, wrong).run()
+    assert "is not that of row" in gather(publisher(made, wrong)).problems[0]
+
+
 def load_of(log: Log) -> str:
-    (value,) = log.progress.values()
+    (value,) = log.records.values()
     return Progress.from_bytes(value).load.load_id
 
 

@@ -1,0 +1,201 @@
+"""Judgement of the encoding of published records, by readers that share no code with the publisher's encoder.
+
+Rows are read as Python values through delta-rs, and keys, values and headers of records with Python's `json`, `decimal`
+and `datetime`. A value is right if its text has exactly the row's value, in the form that is declared.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.lake.decoded_table import TOMBSTONE
+from platform_assets.lake.location import Folder
+from platform_assets.model.publishing import HEADER, Part, PublishDeclaration
+
+Sampled = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
+"""Key, value and headers of a record, as a consumer returned them."""
+_HIDDEN: Final = frozenset(
+    ["topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_timestamp_type", "window"]
+)
+_UNREADABLE: Final = (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError)
+
+
+def rows_of(folder: Folder, version: int, key: str, places: Sequence[tuple[int, int]]) -> pa.Table:
+    """Return the rows of a window at these places, as delta-rs and Arrow read them."""
+    offsets = pa.array({offset for _, offset in places}, pa.int64())
+    wanted = (pc.field("window") == key) & pc.field("kafka_offset").isin(offsets)
+    return folder.delta(version).to_pyarrow_dataset().to_table(filter=wanted)
+
+
+def disagreements(
+    declaration: PublishDeclaration, rows: pa.Table, records: Mapping[tuple[int, int], Sampled], hidden: frozenset[str]
+) -> Iterator[str]:
+    """Yield a sentence for each record that does not have the content of its row. `hidden` are further columns that a JSON
+    object only has if they are declared."""
+    types = {f.name: f.type for f in rows.schema}
+    for row in rows.to_pylist():
+        at = (row["kafka_partition"], row["kafka_offset"])
+        if (record := records.get(at)) is None:
+            continue
+        key, value, headers = record
+        is_tombstone = row.get(TOMBSTONE)
+        right_value = (
+            value is None if is_tombstone else _is_part(declaration, declaration.value, row, types, value, hidden)
+        )
+        if not right_value:
+            yield f"the value {_shown(value)} is not that of row {at}"
+        right_key = (
+            key is None if declaration.key is None else _is_part(declaration, declaration.key, row, types, key, hidden)
+        )
+        if not right_key:
+            yield f"the key {_shown(key)} is not that of row {at}"
+        given = [(name, text) for name, text in headers if name != HEADER]
+        names = [name for name, _ in declaration.headers]
+        if [name for name, _ in given] != names:
+            yield f"the headers of row {at} are {', '.join(name for name, _ in given)}"
+            continue
+        for (name, column), (_, text) in zip(declaration.headers, given, strict=True):
+            if not _is_text(declaration, text, row[column], types[column]):
+                yield f"the header {name} has {_shown(text)}, which is not that of row {at}"
+
+
+def _shown(value: bytes | None) -> str:
+    return ascii(value)[:60]
+
+
+def _is_part(
+    d: PublishDeclaration,
+    part: Part,
+    row: Mapping[str, Any],
+    types: Mapping[str, pa.DataType],
+    given: bytes | None,
+    hidden: frozenset[str],
+) -> bool:
+    if part.format != "json":
+        return _is_text(d, given, row[part.columns[0]], types[part.columns[0]])
+    names = list(part.columns) or [name for name in types if name not in _HIDDEN | hidden]
+    try:
+        found = json.loads(given or b"", parse_float=_Literal, parse_int=_Literal, object_pairs_hook=_Object)
+    except _UNREADABLE:
+        return False
+    if not isinstance(found, _Object) or [name for name, _ in found.pairs] != names:
+        return False
+    return all(_is_same(d, value, row[name], types[name]) for name, value in found.pairs)
+
+
+def _is_text(d: PublishDeclaration, given: bytes | None, value: Any, kind: pa.DataType) -> bool:
+    """Return True if bytes are a value as text, without the quotes that JSON would have."""
+    if value is None or given is None:
+        return value is None and given is None
+    if isinstance(value, bytes):
+        return given == value
+    try:
+        text = given.decode()
+        if isinstance(value, str):
+            return text == value
+        if isinstance(value, Decimal):
+            return _is_decimal(text, value)
+        if isinstance(value, datetime | date):
+            return _is_same(d, text, value, kind)
+        found = json.loads(text, parse_float=_Literal, parse_int=_Literal, object_pairs_hook=_Object)
+        return _is_same(d, found, value, kind)
+    except _UNREADABLE:
+        return False
+
+
+class _Literal(str):
+    """The text of a number in JSON."""
+
+    __slots__ = ()
+
+
+class _Object:
+    """The members of a JSON object, in order, also if names repeat."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        self.pairs = pairs
+
+
+def _is_decimal(text: str, value: Decimal) -> bool:
+    found = Decimal(text)
+    return found == value and "e" not in text.lower() and found.is_finite()
+
+
+def _is_same(d: PublishDeclaration, found: Any, value: Any, kind: pa.DataType) -> bool:
+    """Return True if parsed JSON is this value of a row."""
+    if value is None:
+        return found is None
+    if isinstance(value, float) and not math.isfinite(value):
+        return found is None and d.non_finite == "null"
+    try:
+        judge = next(each for of, each in _JUDGES if isinstance(value, of))
+        return judge(d, found, value, kind)
+    except (StopIteration, *_UNREADABLE):
+        return False
+
+
+def _is_float(d: PublishDeclaration, found: Any, value: float, kind: pa.DataType) -> bool:
+    if not isinstance(found, _Literal):
+        return False
+    if pa.types.is_float32(kind):
+        return struct.pack("f", float(found)) == struct.pack("f", value)
+    return struct.pack("d", float(found)) == struct.pack("d", value)
+
+
+def _is_number(d: PublishDeclaration, found: Any, value: Decimal, kind: pa.DataType) -> bool:
+    wanted = _Literal if d.decimals == "number" else str
+    return type(found) is wanted and _is_decimal(found, value)
+
+
+def _is_time(d: PublishDeclaration, found: Any, value: datetime, kind: pa.DataType) -> bool:
+    return type(found) is str and found.endswith("Z") and datetime.fromisoformat(found) == value
+
+
+def _is_object(d: PublishDeclaration, found: Any, value: Mapping[str, Any], kind: pa.DataType) -> bool:
+    types = {f.name: f.type for f in kind}
+    return (
+        isinstance(found, _Object)
+        and [name for name, _ in found.pairs] == list(types)
+        and all(_is_same(d, each, value[name], types[name]) for name, each in found.pairs)
+    )
+
+
+def _is_list(d: PublishDeclaration, found: Any, value: list[Any], kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        if not pa.types.is_string(kind.key_type):
+            return isinstance(found, _Object) and len(found.pairs) <= len(value)
+        pairs = dict(value)
+        return (
+            isinstance(found, _Object)
+            and dict(found.pairs).keys() == pairs.keys()
+            and all(_is_same(d, each, pairs[name], kind.item_type) for name, each in found.pairs)
+        )
+    return (
+        isinstance(found, list)
+        and len(found) == len(value)
+        and all(_is_same(d, f, v, kind.value_type) for f, v in zip(found, value, strict=True))
+    )
+
+
+_JUDGES: Final[Sequence[tuple[type, Callable[[PublishDeclaration, Any, Any, pa.DataType], bool]]]] = (
+    (bool, lambda d, found, value, kind: found is value),
+    (int, lambda d, found, value, kind: isinstance(found, _Literal) and str(found) == str(value)),
+    (float, _is_float),
+    (str, lambda d, found, value, kind: type(found) is str and found == value),
+    (Decimal, _is_number),
+    (bytes, lambda d, found, value, kind: type(found) is str and b64decode(found, validate=True) == value),
+    (datetime, _is_time),
+    (date, lambda d, found, value, kind: type(found) is str and date.fromisoformat(found) == value),
+    (dict, _is_object),
+    (list, _is_list),
+)

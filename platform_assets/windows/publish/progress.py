@@ -1,0 +1,130 @@
+"""Values of publishing: how far windows are published, plans, and outcomes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from platform_assets.kafka.publisher import Headers
+from platform_assets.windows.publish.loads import Load
+
+_VERSION: Final = 1
+
+Kind = Literal["row", "added", "changed", "removed"]
+Position = tuple[int, int]
+"""Kafka partition and offset of a row."""
+Content = tuple[bytes | None, bytes | None, Headers]
+"""Key, value and declared headers."""
+Change = tuple[Kind, Position, bytes | None, bytes | None, Headers]
+"""A difference between two loads of a window: what happened to the row at a position, and the record's content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a window is published: `sent` of `total` records that publish `load`. With a `base`, these records are the
+    differences to that earlier load. `digest` is the encoder's, and empty in records of earlier versions.
+
+    `at` is the position of the last row that was sent, if rows were sent and not differences. `partial` is true if the rows of an
+    earlier load were erased or expired before they were all sent or compared: then only the rows after the position
+    `after` are sent, or nothing if there is none. `mixed` is true if records of earlier loads have another form.
+    """
+
+    load: Load
+    base: Load | None
+    sent: int
+    total: int
+    digest: str = ""
+    at: Position | None = None
+    partial: bool = False
+    after: Position | None = None
+    mixed: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """True if everything was sent."""
+        return self.sent == self.total
+
+    def to_bytes(self) -> bytes:
+        """Return the value of the progress record."""
+        fields = {
+            "load": _fields(self.load),
+            "base": self.base and _fields(self.base),
+            "sent": self.sent,
+            "total": self.total,
+            "digest": self.digest,
+            **({} if self.at is None else {"at": self.at}),
+            **({"partial": True} if self.partial else {}),
+            **({} if self.after is None else {"after": self.after}),
+            **({"mixed": True} if self.mixed else {}),
+        }
+        return json.dumps({"version": _VERSION, **fields}, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> Progress:
+        """Parse the value of a progress record."""
+        fields = json.loads(value)
+        if fields["version"] != _VERSION:
+            raise ValueError(f"version {fields['version']} instead of {_VERSION}: upgrade platform-assets")
+        base = fields["base"]
+        return cls(
+            Load(*fields["load"]),
+            None if base is None else Load(*base),
+            fields["sent"],
+            fields["total"],
+            fields.get("digest", ""),
+            _position(fields.get("at")),
+            fields.get("partial") is True,
+            _position(fields.get("after")),
+            fields.get("mixed") is True,
+        )
+
+    def is_mixed(self, digest: str) -> bool:
+        """Return True if not all records of the window are in the form with this digest."""
+        return self.mixed or self.digest != digest
+
+
+def _position(value: Sequence[int] | None) -> Position | None:
+    return None if value is None else (value[0], value[1])
+
+
+def _fields(load: Load) -> list[Any]:
+    return [load.load_id, load.version, load.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Windows to publish: `begun` are windows whose load is partly sent, `new` were never published, `again` were
+    loaded again since. `held` would be in `again`, but corrections are held. `waiting` is the first window that is not
+    loaded yet, and `blocked` are later windows that are loaded and wait for it."""
+
+    begun: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    published: int = 0
+    rows: int = 0
+    waiting: str | None = None
+    blocked: tuple[str, ...] = ()
+
+    @property
+    def behind(self) -> int:
+        """Number of windows that can be published now."""
+        return len({*self.begun, *self.new, *self.again})
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Outcome of one call: numbers of windows, records and transactions, and of deleted rows that no record
+    announces. `held` and `waiting` are as in `Plan`. `removed` are windows whose rows were erased or expired before they
+    were all sent, or before they could be compared with a later load."""
+
+    windows: int = 0
+    records: int = 0
+    corrections: int = 0
+    unannounced: int = 0
+    transactions: int = 0
+    held: tuple[str, ...] = ()
+    waiting: str | None = None
+    removed: tuple[str, ...] = ()
