@@ -1,0 +1,153 @@
+"""A published topic in Dagster: when its sensor requests runs, and what `status` says about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.settings import ClientSettings
+from platform_assets.model.names import identifier
+from platform_assets.model.publishing import Part, PublishDeclaration
+from platform_assets.orchestration import published
+from platform_assets.orchestration.resources import KafkaResource, LakeResource
+from platform_assets_tests.support.decoded_topic import DecodedTopic, order
+from platform_assets_tests.support.streams import create_again
+from testbed.clients import client_settings
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, TopicMaker
+
+pytestmark = pytest.mark.broker
+
+SECOND = timedelta(seconds=1)
+
+
+class Clock(datetime):
+    """The time that the sensor sees: the current time, and what a test adds to it."""
+
+    later = timedelta(0)
+
+    @classmethod
+    def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+        return datetime.now(UTC) + cls.later
+
+
+def ticked(
+    declared: PublishDeclaration, bootstrap: str, root: Path, instance: dg.DagsterInstance, cursor: str | None
+) -> tuple[str, str | None]:
+    """Return what one tick of the sensor says, empty if it requests a run, and the cursor after it."""
+    made = published.build_definitions(declared, group="g", description=None, owners=(), sensor_running=False)
+    (sensor,) = made.sensors or ()
+    assert isinstance(sensor, dg.SensorDefinition)
+    resources = {"kafka": KafkaResource(bootstrap_servers=bootstrap), "lake": LakeResource(root=str(root))}
+    with dg.build_sensor_context(instance, cursor=cursor, resources=resources) as context:
+        found = sensor(context)
+    if isinstance(found, dg.SkipReason):
+        return found.skip_message or "", cursor
+    assert isinstance(found, dg.SensorResult)
+    assert len(found.run_requests or ()) == 1
+    return "", found.cursor
+
+
+def test_the_sensor_waits_longer_after_each_failure_but_not_for_what_is_new(
+    broker: Broker, topic: TopicMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, target = DecodedTopic(tmp_path / "lake", "orders"), topic()
+    made.load([order(0)], [order(1)])
+    made.decode(made.windows[0].key)
+    declared = PublishDeclaration(target, made.declaration.decoded_table, key=Part("text", ("id",)))
+    monkeypatch.setattr(published, "datetime", Clock)
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def tick(cursor: str | None, changed: PublishDeclaration = declared) -> tuple[str, str | None]:
+            return ticked(changed, broker.bootstrap, made.root, instance, cursor)
+
+        def ended(status: dg.DagsterRunStatus) -> None:
+            instance.add_run(dg.DagsterRun(job_name=f"{identifier(target)}_publish_job", status=status))
+
+        said, cursor = tick(None)
+        assert said == ""
+        ended(dg.DagsterRunStatus.SUCCESS)
+        assert tick(cursor) == ("Every window is published.", cursor)
+        # Something new in the table, another declaration.
+        made.decode(made.windows[1].key)
+        said, newer = tick(cursor)
+        assert (said, newer == cursor) == ("", False)
+        assert tick(newer) == ("Every window is published.", newer)
+        wider = replace(declared, transaction_rows=7)
+        assert tick(newer, wider)[0] == ""
+        # Failures in a row.
+        for failures, minutes in ((1, 2), (2, 4), (3, 8)):
+            ended(dg.DagsterRunStatus.FAILURE)
+            words = "The last run failed." if failures == 1 else f"The last {failures} runs failed."
+            Clock.later = timedelta(minutes=minutes - 1)
+            said, kept = tick(newer)
+            assert said.startswith(f"{words} The next one is requested after ")
+            assert kept == newer
+            Clock.later = timedelta(minutes=minutes)
+            assert tick(newer) == ("", newer)
+        Clock.later = timedelta(0)
+        assert tick(newer, wider)[0] == ""
+        create_again(broker, target)
+        assert tick(newer)[0] == ""
+        ended(dg.DagsterRunStatus.STARTED)
+        assert tick(newer) == ("The last run has not finished yet.", newer)
+
+
+def test_a_tick_without_the_topic_says_so_and_keeps_the_cursor(broker: Broker, tmp_path: Path) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    declared = PublishDeclaration("no-such-topic", made.declaration.decoded_table)
+    with dg.DagsterInstance.ephemeral() as instance:
+        said, cursor = ticked(declared, broker.bootstrap, made.root, instance, "before")
+    assert said.startswith("topic 'no-such-topic' does not exist on the broker")
+    assert cursor == "before"
+
+
+def test_the_pause_after_failures_doubles_up_to_an_hour() -> None:
+    found = [published.pause_after(n) / timedelta(minutes=1) for n in range(1, 9)]
+    assert found == [2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_status_names_windows_that_are_late_and_those_that_wait_for_another(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    made, target = DecodedTopic(tmp_path / "lake", "orders"), topic()
+    made.load([order(0), order(1)], [order(2)], [order(3), order(4), order(5)])
+    first, second, third = made.windows
+    made.decode(first.key, third.key)
+    declared = PublishDeclaration(target, made.declaration.decoded_table, key=Part("text", ("id",)))
+    cluster = Cluster.connect(client_settings(broker.bootstrap))
+
+    def said(now: datetime) -> list[str]:
+        return published.problems([declared], made.ledger, cluster, now)
+
+    waits = (
+        f"published/{target}: 1 windows with 3 rows wait for window {second.key}, which is not loaded yet. "
+        "Load it, or park it"
+    )
+    late = (
+        f"published/{target}: 1 windows with 2 rows are not published yet. The sensor requests a run; "
+        f"`platform-assets publish {target}` publishes them now"
+    )
+    assert said(first.window.end + published.LATE_AFTER) == []
+    assert said(first.window.end + published.LATE_AFTER + SECOND) == [late]
+    assert said(third.window.end + published.LATE_AFTER + SECOND) == [waits, late]
+    published.publisher_of(declared, made.ledger, cluster).run()
+    assert said(third.window.end + published.LATE_AFTER + SECOND) == [waits]
+    made.decode(second.key)
+    published.publisher_of(declared, made.ledger, cluster).run()
+    assert said(third.window.end + published.LATE_AFTER + SECOND) == []
+
+
+def test_status_says_what_it_cannot_determine(tmp_path: Path) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    declared = PublishDeclaration("target", made.declaration.decoded_table)
+    cluster = Cluster.connect(ClientSettings("127.0.0.1:1"), timeout=0.5)
+    (text,) = published.problems([declared], made.ledger, cluster, datetime.now(UTC))
+    assert text.startswith("published/target: its state is unknown: ")
