@@ -53,11 +53,13 @@ class Topics:
 @dataclass(frozen=True, slots=True)
 class Committed:
     """The newest committed record of each key in the progress topic with this id. `elsewhere` has the keys in other
-    partitions than the one that publishers write to."""
+    partitions than the one that publishers write to. With `is_open`, a transaction had not ended for readers: Kafka answers a
+    commit before readers see it, so records of a committed transaction may be missing."""
 
     topic_id: str = ""
     records: Mapping[bytes, bytes] = field(default_factory=dict)
     elsewhere: frozenset[bytes] = frozenset()
+    is_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,8 @@ class Target:
         if self.progress_topic not in self.cluster.topics():
             return Committed()
         state = self.cluster.topic(self.progress_topic)
+        # Watermarks first: if the ends reach them, every transaction that was sent by then has ended for readers.
+        watermarks = {p: found.offset for p, found in self.cluster.high_watermarks(state).items()}
         ends = {p: found.offset for p, found in ends_of(state).items()}
         if set(ends) != set(state.partitions):
             raise PublishingInterruptedError(self.topic, doing, "not all partitions have a leader")
@@ -187,7 +191,8 @@ class Target:
                         waiting.discard(message.partition())
         finally:
             consumer.close()
-        return Committed(state.topic_id, newest, frozenset(elsewhere))
+        is_open = any(ends[p] < watermark for p, watermark in watermarks.items())
+        return Committed(state.topic_id, newest, frozenset(elsewhere), is_open)
 
     @contextmanager
     def translating(self, doing: str, failures: Sequence[KafkaError] = ()) -> Iterator[None]:

@@ -247,3 +247,14 @@ def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.strftime(column.cast(pa.timestamp("us", "UTC")), format="%Y-%m-%dT%H:%M:%SZ")
+
+
+def fitting(sizes: Sequence[int], room: int) -> list[int]:
+    """Return the first of `sizes`: as many as end with the one that brings their sum to `room`, and at least one."""
+    found: list[int] = []
+    for size in sizes:
+        found.append(size)
+        room -= size
+        if room <= 0:
+            break
+    return found

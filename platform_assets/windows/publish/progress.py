@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from platform_assets.kafka.publisher import Headers
+from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish.loads import Load
 
 _VERSION: Final = 1
@@ -19,6 +20,20 @@ Content = tuple[bytes | None, bytes | None, Headers]
 """Key, value and declared headers."""
 Change = tuple[Kind, Position, bytes | None, bytes | None, Headers]
 """A difference between two loads of a window: what happened to the row at a position, and the record's content."""
+
+
+def key_of(topic_id: str, table: TableRef, window: str) -> bytes:
+    """Return the key of the progress record of a window."""
+    return json.dumps([topic_id, table.name, window], separators=(",", ":")).encode()
+
+
+def parsed_key(name: bytes) -> tuple[str, str, str] | None:
+    """Return target topic id, table and window of the key of a progress record; None if it is not the platform's."""
+    try:
+        target, table, window = json.loads(name)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return (target, table, window) if all(isinstance(each, str) for each in (target, table, window)) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ before a later load of the same window is considered, so the result does not dep
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -34,14 +34,26 @@ from platform_assets.model.logs import logger
 from platform_assets.model.publishing import HEADER, PublishDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish import loads
-from platform_assets.windows.publish.encoding import Encoded, Encoder
+from platform_assets.windows.publish.encoding import Encoded, Encoder, fitting
 from platform_assets.windows.publish.loads import Load, Pins
-from platform_assets.windows.publish.progress import Change, Content, Kind, Plan, Position, Progress, Published
+from platform_assets.windows.publish.progress import (
+    Change,
+    Content,
+    Kind,
+    Plan,
+    Position,
+    Progress,
+    Published,
+    key_of,
+    parsed_key,
+)
 
 _log = logger(__name__)
 
 _ATTEMPTS: Final = 5
 """Sessions in a row without progress after which the error is raised."""
+_SETTLED_WITHIN: Final = 30.0
+_PAUSE: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -163,7 +175,7 @@ class Publisher:
             nonlocal batch, states, number, size, corrections, lacking
             session.send(
                 chain.from_iterable(batch),
-                {_key(topic_id, self.declaration, key): p.to_bytes() for key, p in states.items()},
+                {key_of(topic_id, self.declaration.table, key): p.to_bytes() for key, p in states.items()},
             )
             known.update(states)
             count.transactions += 1
@@ -286,7 +298,7 @@ class Publisher:
                 while part.num_rows > 1 and part.nbytes > room:
                     part = part.slice(0, part.num_rows // 2)
                 encoded = encoder.encode(part)
-                sizes = _fitting(encoded.sizes(), room)
+                sizes = fitting(encoded.sizes(), room)
                 names = identities(prefix, load_id, start, part, kind)
                 return islice(_as_records(encoded, names), len(sizes)), sizes
 
@@ -299,7 +311,7 @@ class Publisher:
         changes, silent = self._changes(encoder, old, new)
 
         def of_changes(start: int, end: int, room: int) -> tuple[Iterable[Record], list[int]]:
-            sizes = _fitting([len(k or b"") + len(v or b"") for _, _, k, v, _ in changes[start:end]], room)
+            sizes = fitting([len(k or b"") + len(v or b"") for _, _, k, v, _ in changes[start:end]], room)
             return _changes_as_records(changes[start : start + len(sizes)], start, prefix, load_id), sizes
 
         return _Records(of_changes, len(changes), silent)
@@ -337,10 +349,22 @@ class Publisher:
 
     def known(self, topic_id: str) -> dict[str, Progress]:
         """Return how far each window is published to the topic with this id, without fencing a publisher. Raises
-        PublishingProgressLostError."""
+        PublishingProgressLostError, and PublishingInterruptedError if a transaction does not end for readers."""
         # First: a publisher records in the lake only progress that is committed.
-        pins = self._pinned()
-        return self._known(self.target.committed(), topic_id, pins)
+        pins, deadline = self._pinned(), time.monotonic() + _SETTLED_WITHIN
+        while True:
+            committed = self.target.committed()
+            try:
+                return self._known(committed, topic_id, pins)
+            except PublishingProgressLostError as e:
+                if not committed.is_open:
+                    raise
+                if time.monotonic() > deadline:
+                    reason = "the last transaction has not ended for readers"
+                    raise PublishingInterruptedError(
+                        self.declaration.topic, "reading what was published", reason
+                    ) from e
+            time.sleep(_PAUSE)
 
     @property
     def form(self) -> str:
@@ -359,7 +383,7 @@ class Publisher:
         target = self.target
         target.require_same(Topics(topic_id, committed.topic_id), pins.topics)
         for name, value in committed.records.items():
-            parts = _parsed_key(name)
+            parts = parsed_key(name)
             if parts is None:
                 foreign.append(name)
             elif parts[:2] == (topic_id, d.table.name):
@@ -373,7 +397,7 @@ class Publisher:
                 "topic %s has %d records of other programs, which do not count, such as %.100r",
                 target.progress_topic, len(foreign), foreign[0],
             )  # fmt: skip
-        if any((_parsed_key(name) or ())[:2] == (topic_id, d.table.name) for name in committed.elsewhere):
+        if any((parsed_key(name) or ())[:2] == (topic_id, d.table.name) for name in committed.elsewhere):
             cause = "it has such records in several partitions, so their order is unknown"
             raise PublishingProgressLostError(d.topic, target.progress_topic, cause)
         if pins.topics is not None and pins.topics.target == topic_id and pins.table == d.table:
@@ -425,17 +449,6 @@ class Publisher:
         return min(open_windows, default=None)
 
 
-def _fitting(sizes: Sequence[int], room: int) -> list[int]:
-    """Return the first of `sizes`: as many as end with the one that brings their sum to `room`, and at least one."""
-    found: list[int] = []
-    for size in sizes:
-        found.append(size)
-        room -= size
-        if room <= 0:
-            break
-    return found
-
-
 def _changes_as_records(changes: Sequence[Change], first: int, prefix: str, load_id: str) -> Iterator[Record]:
     for ordinal, (kind, (partition, offset), key, value, declared) in enumerate(changes, first):
         identity = f"{prefix}{ordinal} {kind} {partition} {offset} {load_id}".encode()
@@ -469,19 +482,6 @@ def _by_position(encoder: Encoder, rows: pa.Table) -> dict[tuple[int, int], Cont
 
 def _load_of(receipt: Receipt) -> Load:
     return Load(receipt.load_id, receipt.table_version or 0, receipt.rows)
-
-
-def _key(topic_id: str, declaration: PublishDeclaration, key: str) -> bytes:
-    return json.dumps([topic_id, declaration.table.name, key], separators=(",", ":")).encode()
-
-
-def _parsed_key(name: bytes) -> tuple[str, str, str] | None:
-    """Return target topic id, table and window of the key of a progress record; None if it is not the platform's."""
-    try:
-        target, table, window = json.loads(name)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    return (target, table, window) if all(isinstance(each, str) for each in (target, table, window)) else None
 
 
 def fingerprint(declaration: PublishDeclaration, ledger: Ledger, receipts: Mapping[str, Receipt] | None = None) -> str:

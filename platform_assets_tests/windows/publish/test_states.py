@@ -27,7 +27,7 @@ from platform_assets.lake import holdings
 from platform_assets.ledger.entries import EXPIRED
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.publishing import Part, PublishDeclaration
-from platform_assets.windows.publish import loads
+from platform_assets.windows.publish import loads, publishing
 from platform_assets.windows.publish.encoding import Encoder
 from platform_assets.windows.publish.progress import Progress
 from platform_assets.windows.publish.publishing import Publisher
@@ -281,6 +281,21 @@ def test_progress_that_the_lake_has_seen_and_kafka_lost_is_an_error(tmp_path: Pa
     publisher(made, log).run()
     assert len(log.values) == 20
     assert publisher(made, log).run().records == 0
+
+
+def test_progress_that_is_committed_but_not_visible_yet_is_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, log = begun(tmp_path)
+    stale = Committed(log.progress_id, log.records, is_open=True)
+    publisher(made, log).run()
+    answers = [stale]
+    vars(log)["committed"] = lambda: answers.pop() if answers else log.progress
+    assert publisher(made, log).plan().behind == 0
+    vars(log)["committed"] = lambda: stale
+    monkeypatch.setattr(publishing, "_SETTLED_WITHIN", 0.0)
+    with pytest.raises(PublishingInterruptedError, match="has not ended for readers"):
+        publisher(made, log).plan()
 
 
 def test_a_transaction_has_a_limited_number_of_bytes(tmp_path: Path) -> None:
