@@ -23,6 +23,7 @@ PAGES: Final = {
     "examples/README.md": "examples/index.md",
     "examples/activity/README.md": "examples/activity.md",
     "examples/commit_log/README.md": "examples/commit_log.md",
+    "examples/metrics/README.md": "examples/metrics.md",
     "README.md": "index.md",
 }
 """Documents by their path in the repository, and where they are in the site; the README is no page, but `index.md` is."""

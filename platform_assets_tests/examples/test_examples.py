@@ -13,13 +13,17 @@ from platform_assets_tests.support.shell import DAGSTER_WARNINGS
 
 # Of the code location's own IO manager, which Dagster 1.13 wraps in a function.
 SUPERSEDED = "ignore:Function `fs_io_manager` is superseded"
+LONG = frozenset({"activity"})
+"""Examples with more derived tables than `metrics`. They run in `make test-all`."""
 pytestmark = [*map(pytest.mark.filterwarnings, (*DAGSTER_WARNINGS, SUPERSEDED))]
 
 
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.usefixtures("flat")
-@pytest.mark.parametrize("name", runner.names())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in runner.names()]
+)
 def test_an_example_gives_the_rows_of_its_source_file(
     name: str, broker: Broker, spark_remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
