@@ -44,16 +44,23 @@ class Daemon:
             known = self.instance.get_runs(dg.RunsFilter(tags={"dagster/run_key": request.run_key}))
             assert not known, "Dagster would start no run for this key"
             tags = {**request.tags, "dagster/run_key": request.run_key}
+            job = found.resolve_job_def(request.job_name)
+            if self.declaration.state is not None:
+                # A fold's run may have checks alone, and no load has a deep audit.
+                checks = frozenset(request.asset_check_keys or ())
+                job = job.get_subset(
+                    asset_selection=frozenset(request.asset_selection or ()), asset_check_selection=checks
+                )
             # All of a load job's assets where its raw table is one of those that are requested.
             whole = table_key(self.declaration.raw_table) in (request.asset_selection or [])
             self.results.append(
-                found.resolve_job_def(request.job_name).execute_in_process(
+                job.execute_in_process(
                     request.run_config,
                     instance=self.instance,
                     partition_key=request.partition_key,
                     tags=tags,
                     raise_on_error=False,
-                    asset_selection=None if whole else request.asset_selection,
+                    asset_selection=None if whole or self.declaration.state is not None else request.asset_selection,
                 )
             )
         self.cursor = result.cursor
