@@ -1018,6 +1018,28 @@ class NoChangesError(Retryable):
         )
 
 
+class ChangesOutdatedError(Retryable):
+    """A state cannot be made while changes have yet to be made again."""
+
+    def __init__(self, topic: str, cause: str) -> None:
+        self.topic, self.cause = topic, cause
+        super().__init__(
+            f"state/{topic} cannot be made now: {cause}. Its rows were left as they are. The topic's sensor makes these "
+            "changes again; fold after that."
+        )
+
+
+class StateOutdatedError(Retryable):
+    """A state cannot be compared before it is made from all changes."""
+
+    def __init__(self, topic: str, cause: str) -> None:
+        self.topic, self.cause = topic, cause
+        super().__init__(
+            f"state/{topic} cannot be compared, because the next fold makes it from all changes: {cause}. Run "
+            f"`platform-assets fold {topic}`, then compare again."
+        )
+
+
 class ConcurrentFoldError(Retryable):
     """Another commit changed a table of a state while a fold was being computed."""
 

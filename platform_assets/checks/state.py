@@ -182,6 +182,9 @@ def one_row_per_key(facts: Facts, *, seed: str, whole: bool = False) -> CheckRes
     """Check that each key is in one row of both tables together. Of large tables, some keys are looked up in all files,
     unless `whole`."""
     d, table, key = facts.declaration, facts.declaration.state_tables[0], list(facts.state.key)
+    if facts.rebuild and facts.folds is not None:
+        # Its rows may have other key columns than those that are declared now.
+        return _undecided(ONE_ROW, d, f"the next fold makes it from all changes: {facts.rebuild}")
     sides = (facts.live, facts.dead)
     rows = sum(pc.sum(side.files()["num_records"]).as_py() or 0 for side in sides)
     wanted: set[Key] | None = None

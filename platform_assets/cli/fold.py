@@ -54,7 +54,9 @@ def fold(table: str, rebuild: bool, dry_run: bool, as_json: bool) -> None:
             )
             return
         what = f"{counted(pending.rows, 'change')} of {counted(len(pending.windows), 'window')}"
-        if made == "rebuild":
+        if pending.waits:
+            echo(f"{name}: nothing can be folded yet: {pending.waits}")
+        elif made == "rebuild":
             echo(f"{name}: would be made from all changes: {reason}")
         elif made == "unchanged":
             echo(f"{name}: nothing to apply; it has {pending.state_rows:,} rows, through window {pending.through}")

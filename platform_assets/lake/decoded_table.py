@@ -256,6 +256,16 @@ def is_begun_again(path: Folder, declared: pa.Schema, replaces: str | None) -> b
     return replaces == fingerprint(now) and bool(breaking(now, declared))
 
 
+def is_start_over(user_metadata: str | None) -> bool:
+    """Return True if the commit with this `userMetadata` is one with which a table started over without rows."""
+    try:
+        fields = json.loads(user_metadata or "null")
+    except json.JSONDecodeError:
+        return False
+    what = fields.get(_CHANGE) if isinstance(fields, dict) else None
+    return isinstance(what, dict) and bool(what.get("begun_again"))
+
+
 def begun_at(path: Folder) -> int:
     """Return the version at which the table last started over without rows; 0 if it never did."""
     if not load_log.exists(path):

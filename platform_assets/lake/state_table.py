@@ -66,7 +66,7 @@ class FoldMetadata:
     The rows follow from the table of changes with the Delta id `changes_id`, as it was after the commit `changes`, by
     the rules with the digest `declaration`. `through` is the newest window that was folded, or an empty text. `windows`
     is the number of windows that this fold added or replaced. `rows` and `content` are the digest of all rows. `erases`
-    is true if a window had been replaced because of an erasure, so that past files have to be deleted.
+    is true if past files may have erased records, so that they have to be deleted.
     """
 
     fold_id: str
@@ -238,6 +238,11 @@ def blocks(folder: Folder, path: str, columns: pa.Schema, rows_at_once: int) -> 
                 [found[f.name].cast(f.type) if f.name in names else pa.nulls(len(found), f.type) for f in plain],
                 schema=plain,
             )
+
+
+def name_of(folder: Folder) -> str:
+    """Return the name by which errors refer to the table in this folder, such as `state/orders`."""
+    return "/".join(str(folder).rsplit("/", 2)[-2:])
 
 
 def folder_of(version: int, fold_id: str) -> str:

@@ -258,13 +258,17 @@ def _is_made_again(state: TopicState) -> bool:
 
 
 def _is_due(state: TopicState, place: _Place) -> bool:
-    """Return True if a fold is due. The answer is remembered while the tables have the same versions."""
+    """Return True if a fold is due. The answer is remembered while the tables have the same versions, unless changes have
+    yet to be made again: that may end with an entry of the ledger alone."""
     where = (str(state.lake), state.topic)
     with _lock:
         known = _due.get(where)
     if known is not None and known[0] == place and not known[1]:
         return False
-    found = state.pending().is_due
+    found = state.pending()
     with _lock:
-        _due[where] = (place, found)
-    return found
+        if found.waits:
+            _due.pop(where, None)
+        else:
+            _due[where] = (place, found.is_due)
+    return found.is_due

@@ -250,7 +250,7 @@ def test_files_of_other_programs_leave_after_an_erasure(topic: DecodedTopic) -> 
     handle.optimize.compact(target_size=1 << 30) if len(handle.file_uris()) > 1 else handle.optimize.z_order(["id"])
     others = [name for name in folder.files() if name.endswith(".parquet")]
     assert others, "the other program wrote no file"
-    made = state_of(topic).fold(rebuild=True)
+    made = state_of(topic).fold(rebuild=True, erases=True)
     assert made.rows == 3
     assert [name for name in folder.files() if name.endswith(".parquet")] == []
     assert state_table.past_files(folder, folder.delta().version()) == []

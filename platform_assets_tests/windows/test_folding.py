@@ -9,15 +9,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from platform_assets.errors import ConcurrentFoldError, NoChangesError
-from platform_assets.lake import delta_log, state_table
+from platform_assets.checks import state as checks
+from platform_assets.errors import (
+    ChangesOutdatedError,
+    ConcurrentFoldError,
+    FilesLostError,
+    NoChangesError,
+    StateOutdatedError,
+)
+from platform_assets.lake import changes_table, delta_log, state_table
 from platform_assets.lake.location import Lake
 from platform_assets.model.state import StateDeclaration
+from platform_assets.windows.state import folding
 from platform_assets.windows.state.folding import TopicState
-from platform_assets_tests.support.made_changes import DAYS, MadeChanges, change
+from platform_assets_tests.support.decoded_topic import DecodedTopic, order
+from platform_assets_tests.support.made_changes import COLUMNS, DAYS, MadeChanges, change
 from platform_assets_tests.support.state_histories import LIVE, History, by_key, expected
 
 STEPS = ("state_deleted", "state", "past files")
@@ -303,3 +313,186 @@ def test_a_killed_process_leaves_a_state_that_the_next_fold_completes(
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert made.state().fold().made == ("unchanged" if step == "past files" else "fold")
     made.check()
+
+
+BY_ID = StateDeclaration(("id",), deletes="none")
+
+
+def decoded(root: Path) -> tuple[DecodedTopic, TopicState]:
+    """Return a topic with two windows whose changes are folded, and its state of three rows."""
+    topic = DecodedTopic(root, "orders")
+    topic.state = BY_ID
+    topic.load([order(1), order(2)], [order(1), order(3)])
+    topic.decode()
+    for window in topic.windows:
+        topic.changer.make(window.key)
+    state = TopicState(topic.topic, BY_ID, topic.lake)
+    assert state.fold().rows == 3
+    return topic, state
+
+
+def assert_waits(topic: DecodedTopic, state: TopicState, rows: int) -> None:
+    pending = state.pending()
+    assert "earlier columns or an earlier `state:`" in pending.waits
+    assert not pending.is_due
+    for rebuild in (False, True):
+        with pytest.raises(ChangesOutdatedError, match="left as they are"):
+            state.fold(rebuild=rebuild)
+    with pytest.raises(ChangesOutdatedError):
+        state.compare()
+    assert DeltaTable(str(state.live_folder)).to_pyarrow_table().num_rows == rows
+    assert all(each.undecided for each in checks.results(topic.declaration, state.declared, topic.ledger, seed="1"))
+
+
+def test_a_state_is_left_as_it_is_while_a_table_of_changes_that_started_over_is_filled(tmp_path: Path) -> None:
+    topic, state = decoded(tmp_path)
+    columns = state.opened().source.columns
+    at = columns.get_field_index("amount")
+    changes_table.prepare(state.changes_folder, "orders", columns.set(at, pa.field("amount", pa.string())))
+    assert "started over in version" in state.pending().rebuild
+    assert_waits(topic, state, 3)
+    topic.changer.make(topic.windows[0].key)
+    assert_waits(topic, state, 3)
+    topic.changer.make(topic.windows[1].key)
+    assert state.pending().is_due
+    assert state.fold().rows == 3
+    assert all(each.passed for each in checks.results(topic.declaration, BY_ID, topic.ledger, seed="1"))
+
+
+def test_no_fold_mixes_changes_of_two_declarations(tmp_path: Path) -> None:
+    topic, _ = decoded(tmp_path)
+    topic.state = StateDeclaration(("amount",), deletes="none")
+    state = TopicState(topic.topic, topic.state, topic.lake)
+    for window in topic.windows:
+        assert_waits(topic, state, 3)
+        topic.changer.make(window.key)
+    assert state.fold().reason == "the declaration of the state has changed"
+    assert state.pending().waits == ""
+    assert all(each.passed for each in checks.results(topic.declaration, topic.state, topic.ledger, seed="1"))
+
+
+def test_a_new_window_without_changes_holds_up_no_fold(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path, "orders")
+    topic.state = BY_ID
+    first, second = topic.load([order(1)], [order(2)])
+    topic.decode(first)
+    topic.changer.make(first)
+    state = TopicState(topic.topic, BY_ID, topic.lake)
+    state.fold()
+    topic.decode(second)
+    pending = state.pending()
+    assert (pending.waits, pending.rebuild) == ("", "")
+
+
+def test_a_requested_rebuild_that_ended_between_its_commits_is_completed(made: MadeChanges) -> None:
+    made.load(A, [change(1, A, 0, "right"), change(2, A, 1, None)])
+    made.state().fold()
+    folder = made.lake.root / "state" / "orders"
+    opened = state_table.opened(folder)
+    assert opened.fold is not None
+    # Wrong rows under the name of the fold, as a defect of the fold would write them.
+    state_table.commit(opened, opened.columns, [], opened.fold)
+    with pytest.raises(CrashedError):
+        made.state(crashing("state")).fold(rebuild=True)
+    pending = made.state().pending()
+    assert pending.is_due
+    assert "ended between its two commits" in pending.rebuild
+    made.load(B, [change(3, B, 5, "more")])
+    assert made.state().fold().made == "rebuild"
+    made.check()
+
+
+def test_an_erasure_that_ended_between_both_commits_is_finished_in_both_tables(
+    made: MadeChanges, tmp_path: Path
+) -> None:
+    made.load(A, [change(1, A, 0, "kept"), change(2, A, 1, None), change(3, A, 2, None)])
+    made.state().fold()
+    made.load(A, [change(1, A, 0, "kept"), change(3, A, 2, None)], erased=1)
+    with pytest.raises(CrashedError):
+        made.state(crashing("state")).fold()
+    assert made.state().pending().is_interrupted
+    with pytest.raises(CrashedError):
+        made.state(crashing("state_deleted")).fold()
+    assert not made.state().pending().is_interrupted
+    # The files that had the erased key, which the first fold wrote.
+    assert not list((tmp_path / "state_deleted").rglob("v0-*/*.parquet"))
+    made.state().fold()
+    assert not made.state().pending().is_due
+    assert_only_named(tmp_path, "state", "state_deleted")
+    made.check()
+
+
+def assert_only_named(root: Path, *kinds: str) -> None:
+    """Assert that these tables have no files besides those of their newest versions."""
+    for kind in kinds:
+        named = set(DeltaTable(str(root / kind / "orders")).file_uris())
+        assert {str(path) for path in (root / kind / "orders").rglob("*.parquet")} == named
+
+
+def test_a_record_that_is_erased_after_the_first_commit_of_the_first_fold_leaves_every_file(
+    made: MadeChanges, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.load(A, [change(1, A, 0, "kept"), change(2, A, 1, None)])
+    with pytest.raises(CrashedError):
+        made.state(crashing("state")).fold()
+    made.load(A, [change(1, A, 0, "kept")], erased=1)
+    monkeypatch.setattr(folding, "erased_of", lambda *_: {A: {0: ()}})
+    assert made.state().fold().reason == "the state is new"
+    assert_only_named(tmp_path, "state", "state_deleted")
+    made.check()
+
+
+@pytest.mark.parametrize("erases", [False, True])
+def test_a_rebuild_deletes_past_files_only_after_an_erasure(made: MadeChanges, tmp_path: Path, erases: bool) -> None:
+    made.load(A, [change(1, A, 0, "x")])
+    made.state().fold()
+    made.state().fold(rebuild=True, erases=erases)
+    assert len(list((tmp_path / "state").rglob("bucket-*.parquet"))) == (1 if erases else 2)
+
+
+@pytest.mark.parametrize("kind", ["state", "state_deleted"])
+def test_a_lost_file_of_the_state_is_made_again(made: MadeChanges, tmp_path: Path, kind: str) -> None:
+    made.load(A, [change(1, A, 0, "x"), change(2, A, 1, None)])
+    made.state().fold()
+    (lost,) = (tmp_path / kind).rglob("bucket-*.parquet")
+    lost.unlink()
+    made.load(B, [change(3, B, 5, "y")])
+    outcome = made.state().fold()
+    assert (outcome.made, outcome.reason) == ("rebuild", f"data files of {kind}/orders are missing or damaged")
+    made.check()
+
+
+def test_a_lost_file_of_the_changes_fails_the_fold(made: MadeChanges, tmp_path: Path) -> None:
+    made.load(A, [change(1, A, 0, "x")])
+    made.state().fold()
+    before = set((tmp_path / "changes").rglob("*.parquet"))
+    made.load(B, [change(1, B, 5, "y")])
+    (lost,) = set((tmp_path / "changes").rglob("*.parquet")) - before
+    lost.unlink()
+    with pytest.raises(FilesLostError, match="changes/orders"):
+        made.state().fold()
+    assert made.live()[1]["name"] == "x"
+
+
+def test_a_comparison_is_undecided_before_the_state_is_made_again(made: MadeChanges) -> None:
+    made.load(A, [change(1, A, 0, "x", rev=5), change(2, A, 1, "y", rev=1)])
+    made.state().fold()
+    made.declared = StateDeclaration(("id",), order="rev", deletes="none")
+    with pytest.raises(StateOutdatedError, match="the declaration of the state has changed"):
+        made.state().compare()
+    made.state().fold()
+    assert made.state().compare().is_equal
+
+
+@pytest.mark.parametrize("name", ["place", "place_max", "key0", "count"])
+def test_a_key_column_may_have_any_name(tmp_path: Path, name: str) -> None:
+    columns = [field.with_name(name) if field.name == "rev" else field for field in COLUMNS]
+    made = MadeChanges(tmp_path, StateDeclaration((name, "id"), deletes="none"), pa.schema(columns))
+
+    def row(offset: int, value: int, text: str) -> dict[str, object]:
+        return {**change(1, A, offset, text), name: value}
+
+    made.load(A, [row(0, 5, "old"), row(1, 5, "new"), row(2, 6, "other")])
+    assert made.state().fold().rows == 2
+    rows = DeltaTable(str(tmp_path / "state" / "orders")).to_pyarrow_table().to_pylist()
+    assert sorted((each[name], each["name"]) for each in rows) == [(5, "new"), (6, "other")]

@@ -83,14 +83,6 @@ def test_an_interrupt_after_a_commit_deletes_no_files_of_it(
     assert (list(made.live()), list(made.dead())) == ([1], [2])
 
 
-def test_a_requested_rebuild_deletes_past_files(tmp_path: Path) -> None:
-    made = MadeChanges(tmp_path)
-    made.load(DAYS[0], [change(1, DAYS[0], 0, "a")])
-    made.state().fold()
-    made.state().fold(rebuild=True)
-    assert len(list((tmp_path / "state").rglob("folds/*/*.parquet"))) == 1
-
-
 def test_erasing_a_record_that_only_past_files_have_deletes_them(tmp_path: Path) -> None:
     topic = MadeTopic(tmp_path)
     topic.declaration = replace(topic.declaration, state=DECLARED)

@@ -20,7 +20,6 @@ from platform_assets.model.state import StateDeclaration
 
 POSITION_COLUMNS: Final = ("generation", "window", "kafka_partition", "kafka_offset")
 """The columns of a record's position, the most significant one first."""
-_PLACE: Final = "place"
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -45,10 +44,11 @@ def winners(rows: pa.Table, state: StateDeclaration) -> pa.Table:
     order = ascending(rows, state.version)
     places = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))
-    placed = rows.select(list(state.key)).append_column(_PLACE, pa.array(places))
+    # Not by their own names: a key column may be called `place`.
+    keys = {f"key{number}": rows[name] for number, name in enumerate(state.key)}
     best = "max" if state.keep == "last" else "min"
-    found = placed.group_by(list(state.key), use_threads=False).aggregate([(_PLACE, best)])
-    chosen = found[f"{_PLACE}_{best}"].to_numpy()
+    grouped = pa.table({**keys, "place": places}).group_by(list(keys), use_threads=False)
+    chosen = grouped.aggregate([("place", best)])[f"place_{best}"].to_numpy()
     return rows if len(chosen) == rows.num_rows else rows.take(pa.array(order[chosen]))
 
 

@@ -304,7 +304,7 @@ class Erasure:
         for attempt in range(_RACES):
             try:
                 if is_needed or state.pending().erases:
-                    made = state.fold(rebuild=True)
+                    made = state.fold(rebuild=True, erases=True)
                     self.progress(f"state/{self.topic}: {made.rows:,} rows made again")
                 return
             except PlatformError as e:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -11,10 +12,13 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from platform_assets.errors import NoChangesError
-from platform_assets.lake import delta_log, holdings, state_table
+from platform_assets.lake import decoded_table, delta_log, holdings, state_table
 from platform_assets.lake.delta_log import Anchor, Commit
 from platform_assets.lake.load_log import Expiry, Fence, LoadMetadata
 from platform_assets.lake.location import Folder
+from platform_assets.ledger.entries import EXPIRED
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.tables import TableRef
 from platform_assets.windows.state.pending import ChangesLoad
 
 _BLOCK_ROWS: Final = 1 << 16
@@ -92,11 +96,45 @@ class ChangesSource:
         return holdings.by_window(self.folder, files, flat=holdings.is_flat(self.handle), among=windows)
 
 
+def outdated_windows(
+    ledger: Ledger, topic: str, declaration: str, folder: Folder, *, missing: bool
+) -> tuple[ChangesSource, list[str]]:
+    """Return the newest version of the table of changes, and the decoded windows whose changes have yet to be made again:
+    those made before the table started over, or for a state with another digest than `declaration`.
+
+    With `missing`, and if the table has started over, windows without changes are included. Raises NoChangesError.
+    """
+    names = ["window", "kind", "table_version", "rows"]
+    decoded = ledger.commit_rows(TableRef("decoded", topic), columns=names).select(names).to_pylist()
+    names.append("made_from")
+    made = ledger.commit_rows(TableRef("changes", topic), columns=names).select(names).to_pylist()
+    # Opened last: each of these loads is then in this version.
+    source = ChangesSource.newest(folder)
+    begun = decoded_table.begun_at(folder)
+    wanted = {row["window"] for row in decoded if row["table_version"] is not None and row["rows"]}
+    wanted -= {row["window"] for row in decoded if row["kind"] == EXPIRED}
+    outdated = set[str]()
+    for row in made:
+        is_lost = bool(row["rows"]) and (row["table_version"] is None or row["table_version"] < begun)
+        if row["kind"] != EXPIRED and (is_lost or _declared(row["made_from"]) != declaration):
+            outdated.add(row["window"])
+    if missing and begun:
+        outdated |= wanted - {row["window"] for row in made}
+    return source, sorted(outdated & wanted)
+
+
+def _declared(made_from: str | None) -> str | None:
+    found = json.loads(made_from or "null")
+    return found.get("declaration") if isinstance(found, dict) else None
+
+
 def _load_of(commit: Commit) -> ChangesLoad | None:
     """Return the load that made a commit; None if the commit changed no rows of a state. Raises UnknownChangeError."""
     metadata = LoadMetadata.from_json(commit.user_metadata)
     if metadata is not None:
         return ChangesLoad(commit.version, metadata.window.key, bool(commit.removes), bool(metadata.erased))
+    if decoded_table.is_start_over(commit.user_metadata):
+        raise UnknownChangeError(f"columns changed, so the table of changes started over in version {commit.version}")
     is_ours = Fence.from_json(commit.user_metadata) or Expiry.from_json(commit.user_metadata)
     # The state keeps the rows of windows that are removed by age: only a record of the same key replaces them.
     if is_ours or commit.rearranges or not (commit.adds or commit.removes):

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.errors import FoldOutcomeUnknownError, PlatformError
+from platform_assets.errors import (
+    ChangesOutdatedError,
+    FilesLostError,
+    FoldOutcomeUnknownError,
+    PlatformError,
+    StateOutdatedError,
+)
 from platform_assets.lake import delta_log, field_ids, state_table
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.state_table import FoldMetadata, Opened
@@ -26,7 +32,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Digest
 from platform_assets.model.logs import logger
 from platform_assets.model.state import StateDeclaration
-from platform_assets.windows.state.changes_source import ChangesSource, UnknownChangeError
+from platform_assets.windows.state.changes_source import ChangesSource, UnknownChangeError, outdated_windows
 from platform_assets.windows.state.pending import FoldPlan, plan
 
 if TYPE_CHECKING:
@@ -53,7 +59,8 @@ class Pending:
     `through` is the newest window in the state, or an empty text. `state_rows` and `state_bytes` are the size of the
     state. If `rebuild` is not empty, it is the reason why the next fold has to make the state from all changes.
     `replaces` is true if a window that was folded has other changes now, and `erases` if records were erased from it.
-    `is_interrupted` is true if a fold ended before it deleted files that may have erased records.
+    `is_interrupted` is true if a fold ended before it deleted files that may have erased records. If `waits` is not
+    empty, it is the reason why nothing can be folded yet: changes have to be made again first.
     """
 
     windows: tuple[str, ...]
@@ -65,10 +72,13 @@ class Pending:
     replaces: bool = False
     erases: bool = False
     is_interrupted: bool = False
+    waits: str = ""
 
     @property
     def is_due(self) -> bool:
         """True if the next fold should not wait for more changes."""
+        if self.waits:
+            return False
         if self.rebuild or self.replaces or self.erases or self.is_interrupted:
             return True
         is_small = self.state_rows < SMALL_ROWS and self.state_bytes < SMALL_BYTES
@@ -146,9 +156,10 @@ class TopicState:
     def pending(self) -> Pending:
         """Return the changes that the state lacks. Raises NoChangesError if there is no table of changes."""
         if not self.exists:
-            source = ChangesSource.newest(self.changes_folder)
+            source, waits = self._awaited(missing=True)
             by_window = source.rows_by_window()
-            return Pending(tuple(sorted(by_window)), sum(by_window.values()), "", 0, 0, "the state does not exist yet")
+            windows, rows = tuple(sorted(by_window)), sum(by_window.values())
+            return Pending(windows, rows, "", 0, 0, "the state does not exist yet", waits=waits)
         return self._pending(self.opened())
 
     def _pending(self, tables: StateTables) -> Pending:
@@ -165,21 +176,38 @@ class TopicState:
             replaces=planned.replaces,
             erases=planned.erases,
             is_interrupted=self._has_past_files(tables),
+            waits=planned.waits,
         )
 
-    def fold(self, *, rebuild: bool = False, progress: Progress = lambda done, all: None) -> FoldOutcome:
-        """Apply all pending changes or, with `rebuild`, make the state from all changes.
+    def fold(
+        self, *, rebuild: bool = False, erases: bool = False, progress: Progress = lambda done, all: None
+    ) -> FoldOutcome:
+        """Apply all pending changes or, with `rebuild`, make the state from all changes. With `erases`, delete past files
+        after that, as after each fold that removes erased records. If files of the state are lost, the state is made
+        from all changes.
 
-        Raises ConcurrentFoldError if another commit changed one of the tables in the meantime; FoldOutcomeUnknownError;
-        NoChangesError if there is no table of changes; and FilesLostError.
+        Raises ChangesOutdatedError if changes have yet to be made again; ConcurrentFoldError if another commit changed one
+        of the tables in the meantime; FoldOutcomeUnknownError; NoChangesError if there is no table of changes; and
+        FilesLostError if files of the changes are lost.
         """
+        try:
+            return self._fold("requested" if rebuild else "", progress, erases=erases)
+        except FilesLostError as e:
+            if e.table not in map(state_table.name_of, (self.live_folder, self.dead_folder)):
+                raise
+            _log.warning("state/%s is made from all changes, because files of it are lost: %s", self.topic, e.detail)
+            return self._fold(f"data files of {e.table} are missing or damaged", progress, erases=erases)
+
+    def _fold(self, requested: str, progress: Progress, *, erases: bool) -> FoldOutcome:
         from platform_assets.engines.folding.fold import fold
 
         began = time.monotonic()
         self._create()
         tables = self.opened()
         self._finish_erasures(tables)
-        reason = tables.plan.rebuild or ("requested" if rebuild else "")
+        if tables.plan.waits:
+            raise ChangesOutdatedError(self.topic, tables.plan.waits)
+        reason = tables.plan.rebuild or requested
         pending = self._pending(tables)
         if not reason and not tables.plan.windows:
             deleted = _total(tables.dead.files(), "num_records")
@@ -196,7 +224,8 @@ class TopicState:
             changes=tables.source.anchor,
             through=max([*windows, "" if reason else pending.through], default=""),
             windows=len(windows),
-            erases=tables.plan.erases or (reason != "" and tables.live.version > 0),
+            # A state that is made from all changes may lose erased records of which no load tells.
+            erases=erases or tables.plan.erases or (reason != "" and bool(erased_of(Ledger(self.lake), self.topic))),
         )
         try:
             order = self._order(tables, live, dead, windows, anew=bool(reason))
@@ -242,12 +271,16 @@ class TopicState:
 
     def compare(self, progress: Progress = lambda done, all: None) -> Comparison:
         """Make the state from all changes without writing it, and compare it with the present state, to which the
-        pending changes are applied, also without writing. Raises TableGoneError if there is no state, and the errors of
-        `fold`."""
+        pending changes are applied, also without writing. Raises TableGoneError if there is no state, StateOutdatedError if
+        the next fold makes it from all changes, and the errors of `fold`."""
         from platform_assets.engines.folding.files import Unwritten
         from platform_assets.engines.folding.fold import fold
 
         tables = self.opened()
+        if tables.plan.waits:
+            raise ChangesOutdatedError(self.topic, tables.plan.waits)
+        if tables.plan.rebuild:
+            raise StateOutdatedError(self.topic, tables.plan.rebuild)
         found = []
         for anew in (False, True):
             live, dead = (Unwritten.of(side) for side in self._sides(tables, anew=anew))
@@ -274,14 +307,35 @@ class TopicState:
         # The changes come last: their version is then never older than that of the state.
         dead, live = state_table.opened(self.dead_folder), state_table.opened(self.live_folder)
         source = ChangesSource.newest(self.changes_folder)
-        return StateTables(live, dead, source, self._plan(live, dead, source))
+        planned = self._plan(live, dead, source)
+        if planned.rebuild or planned.replaces:
+            source, waits = self._awaited(missing=bool(planned.rebuild))
+            planned = replace(self._plan(live, dead, source), waits=waits)
+        return StateTables(live, dead, source, planned)
+
+    def _awaited(self, *, missing: bool) -> tuple[ChangesSource, str]:
+        """Return the newest changes, and the reason why they cannot be folded yet; an empty text if they can."""
+        source, windows = outdated_windows(
+            Ledger(self.lake), self.topic, self.declared.digest, self.changes_folder, missing=missing
+        )
+        if not windows:
+            return source, ""
+        number = "1 window has" if len(windows) == 1 else f"{len(windows):,} windows have"
+        return source, (
+            f"{number} changes that were made with earlier columns or an earlier `state:`, for example window {windows[0]}"
+        )
 
     def _plan(self, live: Opened, dead: Opened, source: ChangesSource) -> FoldPlan:
         folds = (live.fold, dead.fold)
         if live.fold is None or dead.fold is None:
-            is_new = live.version == 0 and dead.version == 0
+            is_new = live.version == 0 and dead.version <= 1
             why = "the state is new" if is_new else "another program has changed the state, or its log was shortened"
             return FoldPlan(frozenset(), why)
+        # Deleted keys are committed first, so the live keys still have the rows that the rebuild was to replace.
+        if live.fold.fold_id != dead.fold.fold_id and dead.fold.made == "rebuild":
+            return FoldPlan(
+                frozenset(), "the state was being made from all changes, but that fold ended between its two commits"
+            )
         if any(each is not None and each.declaration != self.declared.digest for each in folds):
             return FoldPlan(frozenset(), "the declaration of the state has changed")
         if any(each is not None and each.changes_id != source.table_id for each in folds):
@@ -358,8 +412,9 @@ class TopicState:
 
     def _finish_erasures(self, tables: StateTables) -> None:
         """Delete the past files that a fold with erased records has left, because it ended before that."""
-        if tables.live.fold is not None and tables.live.fold.erases:
-            self._clean(tables.live.version, tables.dead.version, erases=True)
+        for table in (tables.live, tables.dead):
+            if table.fold is not None and table.fold.erases:
+                state_table.delete_past_files(table.folder, table.version)
 
 
 def _through(tables: StateTables) -> str:

@@ -25,10 +25,12 @@ class ChangesLoad:
 
 @dataclass(frozen=True, slots=True)
 class FoldPlan:
-    """The windows to fold. If `rebuild` is not empty, it is the reason why the state is to be made from all changes."""
+    """The windows to fold. If `rebuild` is not empty, it is the reason why the state is to be made from all changes. If
+    `waits` is not empty, it is the reason why nothing can be folded yet."""
 
     windows: frozenset[str]
     rebuild: str = ""
+    waits: str = ""
     replaces: bool = False
     erases: bool = False
 
@@ -41,4 +43,4 @@ def plan(loads: Sequence[ChangesLoad], live: int, dead: int) -> FoldPlan:
     rebuild = ""
     if live != dead and again:
         rebuild = f"the last fold ended between its two commits, and window {again[0]} has been replaced since"
-    return FoldPlan(windows, rebuild, bool(again), any(load.erases for load in loads))
+    return FoldPlan(windows, rebuild, replaces=bool(again), erases=any(load.erases for load in loads))
