@@ -113,7 +113,7 @@ def to_json(found: Comparison) -> dict[str, object]:
         "not_compared": found.not_compared,
         "counts": {kind: found.counts[kind] for kind in ("missing", "extra", "different")},
         "differences": [_difference(each) for each in found.differences],
-        "reasons": list(found.reasons) if found.counts.total() else [],
+        "reasons": found.why_undecided,
         "notes": found.notes,
     }
 
@@ -134,7 +134,7 @@ def _print(found: Comparison) -> None:
         echo(f"{found.topic}: equal: {found.rows:,} rows of {found.table}, in {len(found.columns):,} columns")
     else:
         numbers = ", ".join(f"{counts[kind]:,} {kind}" for kind in ("missing", "extra", "different") if counts[kind])
-        echo(f"{found.topic}: {found.outcome}: {numbers}, of {found.rows:,} rows of {found.table}")
+        echo(f"{found.topic}: {found.outcome}: {numbers or 'no differences'}, of {found.rows:,} rows of {found.table}")
     for each in found.differences[:_SHOWN]:
         key = ", ".join(f"{name}={text}" for name, text in each.key.items())
         echo(f"  {each.kind} {key}{': ' if each.columns else ''}{', '.join(each.columns)}")
@@ -142,9 +142,8 @@ def _print(found: Comparison) -> None:
             echo(f"    {name}: {there!r} in the database, {here!r} in the lake")
     if counts.total() > _SHOWN:
         echo(f"  and {counts.total() - _SHOWN:,} more: `--json` lists the first {len(found.differences):,}")
-    if found.outcome == "undecided":
-        for reason in found.reasons:
-            echo(f"  the lake may lack changes of the snapshot: {reason}")
+    for reason in found.why_undecided:
+        echo(f"  undecided: {reason}")
     for name, why in found.not_compared.items():
         echo(f"  column {name} was not compared: {why}")
     for note in found.notes:

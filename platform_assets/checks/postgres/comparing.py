@@ -52,7 +52,7 @@ class Difference:
 class Comparison:
     """The result of a comparison. `later` is the number of decoded rows of transactions that began after the snapshot.
     `not_compared` maps columns to the reasons. `reasons` say why differences may be changes that are not in the lake
-    yet, and `notes` what else may explain differences."""
+    yet, and `notes` what else may explain differences. `doubts` say why neither equal rows nor differences count."""
 
     topic: str
     table: str
@@ -66,13 +66,19 @@ class Comparison:
     later: int = 0
     differences: list[Difference] = field(default_factory=list)
     counts: Counter[Kind] = field(default_factory=Counter)
+    doubts: list[str] = field(default_factory=list)
 
     @property
     def outcome(self) -> Outcome:
         """The outcome: rows that differ are undecided if the lake may lack changes of the snapshot."""
-        if not self.counts.total():
-            return "equal"
-        return "undecided" if self.reasons else "different"
+        if self.why_undecided:
+            return "undecided"
+        return "different" if self.counts.total() else "equal"
+
+    @property
+    def why_undecided(self) -> list[str]:
+        """Why the outcome is undecided; empty if it is decided."""
+        return [*self.doubts, *(self.reasons if self.counts.total() else ())]
 
     def add(self, difference: Difference) -> None:
         """Count a difference, and keep it if there are not too many."""
@@ -166,6 +172,13 @@ class PostgresComparison:
         )
         self._merge(result, database.rows(key, {name: there[name] for name in judged}), rows.sorted(), judged)
         result.later = rows.later
+        if database.is_rewritten():
+            result.doubts.append("the table was truncated or rewritten: run again")
+        if rows.later_reads:
+            result.reasons += (
+                f"{rows.later_reads:,} rows are from a snapshot of the connector that had not ended when the database's "
+                "snapshot was taken: run again after the connector's snapshot",
+            )
         if rows.unplaced:
             result.notes.append(f"{rows.unplaced:,} decoded rows name no transaction, so they were left out")
         return result

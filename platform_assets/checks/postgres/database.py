@@ -14,7 +14,7 @@ import numpy.typing as npt
 from platform_assets.checks.postgres.values import DatabaseType
 from platform_assets.errors import ConfigurationError, PlatformError, Retryable
 
-_NEWEST: Final = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
+_NEWEST: Final = "pg_current_wal_insert_lsn() - '0/0'"
 _SETTINGS: Final = (
     "SET search_path = pg_catalog; SET datestyle = 'ISO, YMD'; SET timezone = 'UTC'; SET bytea_output = 'hex'; "
     "SET extra_float_digits = 1; SET row_security = off; SET statement_timeout = 0; "
@@ -29,8 +29,14 @@ WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') AND a.attnum
 ORDER BY a.attnum"""
 _PRIMARY_KEY: Final = """
 SELECT a.attname FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-WHERE n.nspname = %s AND c.relname = %s AND i.indisprimary ORDER BY array_position(i.indkey::int2[], a.attnum)"""
+CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE n.nspname = %s AND c.relname = %s AND i.indisprimary AND k.place <= i.indnkeyatts ORDER BY k.place"""
+_FILES: Final = """
+WITH RECURSIVE parts (oid) AS (
+  SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
+  UNION SELECT i.inhrelid FROM pg_inherits i JOIN parts ON i.inhparent = parts.oid)
+SELECT oid::bigint, pg_relation_filenode(oid)::bigint FROM parts ORDER BY oid"""
 _SLOTS: Final = """
 SELECT slot_name, confirmed_flush_lsn - '0/0' FROM pg_replication_slots
 WHERE slot_type = 'logical' AND database = current_database() AND (%s IS NULL OR slot_name = %s) ORDER BY slot_name"""
@@ -92,8 +98,10 @@ class Database:
     def __init__(self, reading: Any, control: Any, schema: str, table: str) -> None:
         self._reading, self._control = reading, control
         self.schema, self.table = schema, table
-        ((before,),) = self._ask(control, f"SELECT ({_NEWEST}) - '0/0'")
-        ((text, lsn),) = self._ask(reading, f"SELECT pg_current_snapshot()::text, ({_NEWEST}) - '0/0'")
+        # Before the snapshot, so that no change of the files after it is overlooked.
+        self._files = self._ask(control, _FILES, [schema, table])
+        ((before,),) = self._ask(control, f"SELECT {_NEWEST}")
+        ((text, lsn),) = self._ask(reading, f"SELECT pg_current_snapshot()::text, {_NEWEST}")
         self.snapshot = Snapshot(text, int(lsn), int(before))
 
     def columns(self) -> dict[str, DatabaseType]:
@@ -111,6 +119,13 @@ class Database:
     def primary_key(self) -> list[str]:
         """Return the columns of the table's primary key; none if it has no primary key."""
         return [name for (name,) in self._ask(self._reading, _PRIMARY_KEY, [self.schema, self.table])]
+
+    def is_rewritten(self) -> bool:
+        """Return True if the table or a partition of it was truncated, rewritten, added or removed since the snapshot.
+
+        A snapshot does not protect rows from these: the table may look empty to it. Call this after the rows were read.
+        """
+        return self._ask(self._control, _FILES, [self.schema, self.table]) != self._files
 
     def slots(self, name: str | None) -> list[Slot]:
         """Return the logical replication slots of this database as they are now, or the one with this name."""
@@ -154,7 +169,7 @@ def _text(name: str, kind: DatabaseType) -> Any:
 @contextmanager
 def opened(address: str, variable: str, schema: str, table: str) -> Iterator[Database]:
     """Connect to the database at `address`, which the environment variable `variable` contains, and take a snapshot
-    that stays until the block ends. No error shows the address. Raises ConfigurationError and
+    that stays until the block ends. No error shows the address. Raises ConfigurationError, also for a standby, and
     DatabaseUnreachableError."""
     with closing(_connected(address, variable)) as control, closing(_connected(address, variable)) as reading:
         control.set_session(readonly=True, autocommit=True)
@@ -163,7 +178,21 @@ def opened(address: str, variable: str, schema: str, table: str) -> Iterator[Dat
             connection.set_client_encoding("UTF8")
             with _translated(), closing(connection.cursor()) as cursor:
                 cursor.execute(_SETTINGS)
+        check_primary(control, variable)
         yield Database(reading, control, schema, table)
+
+
+def check_primary(connection: Any, variable: str) -> None:
+    """Raise ConfigurationError if the server is a standby. The snapshots of a standby do not list which transactions
+    were running."""
+    with _translated(), closing(connection.cursor()) as cursor:
+        cursor.execute("SELECT pg_is_in_recovery()")
+        ((is_standby,),) = cursor.fetchall()
+    if is_standby:
+        raise ConfigurationError(
+            f"the server at the address in {variable} is a standby, whose snapshots do not list the running transactions: "
+            "use the primary's address"
+        )
 
 
 def _connected(address: str, variable: str) -> Any:

@@ -40,7 +40,8 @@ class LatestRows:
 
     `windows` are the topic's windows in their order. `facts` maps the facts of `model/debezium` to columns. `key` maps
     the columns of the key to the functions that give the texts of their values. `unplaced` counts rows that are left
-    out because they name no transaction; `later` counts rows of transactions that the snapshot does not include.
+    out because they name no transaction; `later` counts rows of transactions that the snapshot does not include, and
+    `later_reads` those of them that a snapshot of the connector read.
     """
 
     table: Folder
@@ -53,6 +54,7 @@ class LatestRows:
     run_bytes: int = _RUN_BYTES
     unplaced: int = 0
     later: int = 0
+    later_reads: int = 0
     _truncated: Place = (-1, -1, -1)
     _runs: list[Path] = field(default_factory=list)
     _waiting: list[pa.Table] = field(default_factory=list)
@@ -126,7 +128,9 @@ class LatestRows:
         )
         found = pc.if_else(pc.is_valid(ids), pa.array(seen, pa.bool_()), is_read)
         self.unplaced += is_placed.false_count
-        self.later += pc.and_(is_placed, pc.invert(found)).true_count
+        is_later = pc.and_(is_placed, pc.invert(found))
+        self.later += is_later.true_count
+        self.later_reads += pc.and_(is_later, is_read).true_count
         return found
 
     def _end_run(self) -> None:

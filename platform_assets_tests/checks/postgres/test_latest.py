@@ -30,7 +30,7 @@ def event(operation: str, tx: int | None, row: dict[str, Any] | None) -> bytes:
 def test_the_latest_rows_are_those_of_a_replay(tmp_path: Path, seed: int, run_bytes: int) -> None:
     print(f"seed {seed}")
     of, expected = random.Random(seed), dict[tuple[str, ...], int | None]()
-    windows, later = list[list[bytes | None]](), 0
+    windows, later, later_reads = list[list[bytes | None]](), 0, 0
     for _ in range(4):
         windows.append([])
         for _ in range(of.randrange(60)):
@@ -42,6 +42,7 @@ def test_the_latest_rows_are_those_of_a_replay(tmp_path: Path, seed: int, run_by
                 windows[-1].append(None)
             if tx not in (50, 130):
                 later += 1
+                later_reads += operation == "r"
             elif operation == "t":
                 expected.clear()
             elif operation == "d":
@@ -59,7 +60,7 @@ def test_the_latest_rows_are_those_of_a_replay(tmp_path: Path, seed: int, run_by
     assert {key: row["qty"] for key, row in rows} == expected
     keys = [tuple(part.encode() for part in key) for key, _ in rows]
     assert keys == sorted(keys), "PostgreSQL sorts by bytes"
-    assert (found.later, found.unplaced) == (later, 0)
+    assert (found.later, found.later_reads, found.unplaced) == (later, later_reads, 0)
 
 
 def test_a_row_without_a_transaction_counts_only_if_a_snapshot_read_it(tmp_path: Path) -> None:
