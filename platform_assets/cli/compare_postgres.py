@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -92,6 +93,17 @@ def compare_postgres(
             "platform-assets: the comparison could not be completed: ",
         )
         sys.exit(EXIT_CODES["undecided"])
+    except Exception as e:  # noqa: BLE001
+        # Exit code 1 would mean that rows differ. The error's text may contain values, so it is not shown.
+        place = traceback.extract_tb(e.__traceback__)[-1]
+        echo_error(
+            RuntimeError(
+                f"unexpected {type(e).__name__} at {os.path.basename(place.filename)}:{place.lineno}. Nothing is known about "
+                "the rows. Report this as a bug"
+            ),
+            "platform-assets: the comparison could not be completed: ",
+        )
+        sys.exit(EXIT_CODES["undecided"])
     if as_json:
         echo_json(to_json(found))
     else:
@@ -136,7 +148,7 @@ def _print(found: Comparison) -> None:
         numbers = ", ".join(f"{counts[kind]:,} {kind}" for kind in ("missing", "extra", "different") if counts[kind])
         echo(f"{found.topic}: {found.outcome}: {numbers or 'no differences'}, of {found.rows:,} rows of {found.table}")
     for each in found.differences[:_SHOWN]:
-        key = ", ".join(f"{name}={text}" for name, text in each.key.items())
+        key = ", ".join(f"{name}={'null' if text is None else text}" for name, text in each.key.items())
         echo(f"  {each.kind} {key}{': ' if each.columns else ''}{', '.join(each.columns)}")
         for name, (there, here) in each.values.items():
             echo(f"    {name}: {there!r} in the database, {here!r} in the lake")

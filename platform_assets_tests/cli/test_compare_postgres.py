@@ -89,3 +89,16 @@ def test_what_cannot_be_compared_is_named_and_no_error_shows_the_address(shell: 
     assert done.exit_code == 2
     assert "decoded/db.public.orders has no rows yet" in done.stderr
     assert "canary" not in done.output
+
+
+def test_an_unexpected_error_does_not_look_like_a_difference_and_shows_no_value(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: PostgresComparison) -> Comparison:
+        raise ValueError("canary")
+
+    monkeypatch.setattr(PostgresComparison, "run", broken)
+    done = shell.run(*COMMAND)
+    assert done.exit_code == 2
+    assert "unexpected ValueError at test_compare_postgres.py:" in done.stderr
+    assert "canary" not in done.output

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
 from platform_assets.checks.postgres.database import Database, opened
-from platform_assets.checks.postgres.latest import LatestRows
+from platform_assets.checks.postgres.latest import Key, LatestRows, order_of
 from platform_assets.checks.postgres.values import Conversion, DatabaseType, conversion, key_text
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError
@@ -28,6 +28,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model import debezium
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.state import RECORD_KEY
+from platform_assets.windows.decode.decoding import Receipts
 
 MOST: Final = 1_000
 """Number of differences that are kept; all are counted."""
@@ -43,7 +44,7 @@ class Difference:
     were requested."""
 
     kind: Kind
-    key: dict[str, str]
+    key: dict[str, str | None]
     columns: tuple[str, ...] = ()
     values: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
 
@@ -152,11 +153,21 @@ class PostgresComparison:
                     "booleans, dates or binaries on both sides"
                 )
             texts[name] = found
+        table = self.ledger.lake.table(d.decoded_table)
+        decoded = {field.name for field in table.delta().schema().fields}
+        lacking = [name for name in (*facts.values(), *key) if name not in decoded]
+        if lacking:
+            raise ConfigurationError(
+                f"{d.decoded_table} lacks the columns {', '.join(lacking)}, which the comparison needs: decode the topic's "
+                "windows again with today's `decode:`, then compare again"
+            )
         judged: dict[str, Conversion] = {}
         not_compared = {name: "not in `schema`" for name in there if name not in held}
         for name, kind in held.items():
             how = conversion(there[name], kind) if name in there else None
-            if how is not None:
+            if name not in decoded:
+                not_compared[name] = f"{d.decoded_table} has no such column yet: decode the topic's windows again"
+            elif how is not None:
                 judged[name] = how
             elif name in there:
                 not_compared[name] = f"{there[name]} is not compared with {type_name(kind)}"
@@ -167,13 +178,16 @@ class PostgresComparison:
             not_compared, reasons, self._notes(),
         )  # fmt: skip
         windows = [window.key for window in self.ledger.windows(d.topic)]
-        rows = LatestRows(
-            self.ledger.lake.table(d.decoded_table), windows, facts, texts, tuple(judged), database.snapshot, folder
-        )
+        rows = LatestRows(table, windows, facts, texts, tuple(judged), database.snapshot, folder)
         self._merge(result, database.rows(key, {name: there[name] for name in judged}), rows.sorted(), judged)
         result.later = rows.later
         if database.is_rewritten():
             result.doubts.append("the table was truncated or rewritten: run again")
+        if rows.ambiguous:
+            result.doubts.append(
+                f"{rows.ambiguous:,} decoded rows name transactions that may be from before or after the snapshot, because "
+                "transaction ids began again: run again after a million more"
+            )
         if rows.later_reads:
             result.reasons += (
                 f"{rows.later_reads:,} rows are from a snapshot of the connector that had not ended when the database's "
@@ -196,11 +210,12 @@ class PostgresComparison:
     def _merge(
         self,
         result: Comparison,
-        there: Iterator[tuple[tuple[str, ...], list[Any]]],
-        here: Iterator[tuple[tuple[str, ...], dict[str, Any]]],
+        there: Iterator[tuple[Key, list[Any]]],
+        here: Iterator[tuple[Key, dict[str, Any]]],
         judged: dict[str, Conversion],
     ) -> None:
-        """Compare two series of rows, both sorted by key."""
+        """Compare two series of rows, both sorted by key. Raises ConfigurationError if the database has several rows
+        with the same key, or does not sort by bytes of UTF-8."""
         before, at, row = None, next(there, None), next(here, None)
         while at is not None or row is not None:
             if at is not None and at[0] == before:
@@ -208,10 +223,15 @@ class PostgresComparison:
                     f"several rows of {result.table} have the same key {', '.join(result.key)}: declare a `state: key` that "
                     "identifies a row"
                 )
-            if row is None or (at is not None and at[0] < row[0]):
+            if at is not None and before is not None and order_of(at[0]) < order_of(before):
+                raise ConfigurationError(
+                    f"the database does not sort the key {', '.join(result.key)} by the bytes of UTF-8, so it cannot be "
+                    "compared: use a database with the encoding UTF8"
+                )
+            if row is None or (at is not None and order_of(at[0]) < order_of(row[0])):
                 assert at is not None
                 result.add(Difference("missing", dict(zip(result.key, at[0], strict=True))))
-            elif at is None or row[0] < at[0]:
+            elif at is None or order_of(row[0]) < order_of(at[0]):
                 result.add(Difference("extra", dict(zip(result.key, row[0], strict=True))))
                 row = next(here, None)
                 continue
@@ -226,7 +246,7 @@ class PostgresComparison:
     def _judge(
         self,
         result: Comparison,
-        at: tuple[tuple[str, ...], list[Any]],
+        at: tuple[Key, list[Any]],
         row: dict[str, Any],
         judged: dict[str, Conversion],
     ) -> None:
@@ -264,6 +284,11 @@ class PostgresComparison:
         d = self.declaration
         ends = self.cluster.last_stable_offsets(topic := self.cluster.topic(d.topic))
         cut = self.ledger.newest_cut(d.topic)
+        if cut is not None and cut.topic_id != topic.topic_id:
+            return (
+                f"the topic was created again (id {topic.topic_id}) after its newest window (id {cut.topic_id}): see "
+                "`platform-assets accept-generation --help`",
+            )
         unreached = [p for p in topic.partitions if p not in ends]
         if unreached:
             return (f"the brokers did not give the end of partitions {unreached}",)
@@ -272,12 +297,45 @@ class PostgresComparison:
         )
         if waiting:
             return (f"{waiting:,} offsets of the topic come after the newest sealed window",)
-        receipts = self.ledger.receipts(d.decoded_table)
-        missing = [window.key for window in self.ledger.windows(d.topic) if window.key not in receipts]
-        if missing:
-            return (f"{len(missing):,} windows are not decoded yet, the first is {missing[0]}",)
-        return ()
+        return not_decoded(d, self.ledger)
 
     def _notes(self) -> list[str]:
-        letters = sum(r.rows for r in self.ledger.receipts(self.declaration.dead_letter_table).values())
-        return [f"{letters:,} records are dead letters, so the rows of their keys may differ"] if letters else []
+        d = self.declaration
+        letters = sum(r.rows for r in self.ledger.receipts(d.dead_letter_table).values())
+        keys = [window.key for window in self.ledger.windows(d.topic)]
+        lost = sum(
+            each.size
+            for partitions in self.ledger.accepted_losses_of(d.raw_table, keys).values()
+            for ranges in partitions.values()
+            for each in ranges
+        )
+        found = {"records are dead letters": letters, "offsets were erased or accepted as lost": lost}
+        return [f"{count:,} {text}, so the rows of their keys may differ" for text, count in found.items() if count]
+
+
+def not_decoded(declaration: TopicDeclaration, ledger: Ledger) -> tuple[str, ...]:
+    """Return why the decoded table may lack rows of the topic's windows."""
+    assert declaration.decode is not None
+    raw, decoded, letters = (
+        ledger.receipts(table)
+        for table in (declaration.raw_table, declaration.decoded_table, declaration.dead_letter_table)
+    )
+    missing, outdated, expired = list[str](), list[str](), list[str]()
+    for window in ledger.windows(declaration.topic):
+        key = window.key
+        known = Receipts(decoded.get(key), letters.get(key))
+        if key not in raw or not known.are_there:
+            missing.append(key)
+        elif any(r is not None and r.is_expired for r in (raw[key], known.decoded, known.dead_letters)):
+            expired.append(key)
+        elif raw[key].topic_id != window.topic_id or (
+            window.ranges.size
+            and not (known.are_of(declaration.decode.digest_of(key)) and known.are_made_from(raw[key]))
+        ):
+            outdated.append(key)
+    found = {
+        "windows are not decoded yet": missing,
+        "windows must be decoded again, because their raw rows or `decode:` have changed": outdated,
+        "windows are past `keep`, so the lake no longer has their rows": expired,
+    }
+    return tuple(f"{len(keys):,} {text}, the first is {keys[0]}" for text, keys in found.items() if keys)

@@ -44,6 +44,9 @@ _ROWS_AT_ONCE: Final = 2_000
 _HALF: Final = 1 << 31
 _FUTURE: Final = 1 << 20
 """Transaction ids this far after a snapshot cannot have been given out when the snapshot was taken."""
+_EPOCH: Final = 1 << 32
+"""Bytes of the log that all transaction ids fill at least. The connector's position of a change may lie a little before
+the change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,26 @@ class Snapshot:
         is an unknown one. An id means the transaction nearest to the snapshot. If that one lies far in the future, but
         its position does not, the id is from before the ids began again.
         """
-        ahead = ((ids - self.high) & 0xFFFF_FFFF).astype(np.int64)
-        ahead[ahead >= _HALF] -= _HALF * 2
+        ahead = self._ahead(ids)
         is_old = (ahead >= _FUTURE) & (lsns >= 0) & (lsns < self.before)
         is_running = np.isin(ahead + self.high, np.array(self.running, np.int64))
         return np.asarray((ahead < 0) & ~is_running | is_old)
+
+    def doubts(self, ids: npt.NDArray[np.int64], lsns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return for which of these transactions, given as to `sees`, the answer may be wrong. Pure.
+
+        Their ids have not been given out yet, or only after the snapshot, but their positions lie far before it; or the
+        positions are unknown, and the ids lie far in the future.
+        """
+        ahead = self._ahead(ids)
+        is_near = (ahead >= 0) & (ahead < _FUTURE)
+        return np.asarray(is_near & (lsns >= 0) & (lsns < self.before - _EPOCH) | (ahead >= _FUTURE) & (lsns < 0))
+
+    def _ahead(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return how far after `high` the nearest transactions with these ids are."""
+        ahead = ((ids - self.high) & 0xFFFF_FFFF).astype(np.int64)
+        ahead[ahead >= _HALF] -= _HALF * 2
+        return ahead
 
 
 class DatabaseUnreachableError(Retryable):
@@ -132,8 +150,11 @@ class Database:
         found = self._ask(self._control, _SLOTS, [name, name])
         return [Slot(each, int(confirmed)) for each, confirmed in found if confirmed is not None]
 
-    def rows(self, key: Sequence[str], columns: dict[str, DatabaseType]) -> Iterator[tuple[tuple[str, ...], list[Any]]]:
-        """Yield the key and the columns of each row, as PostgreSQL's texts, sorted by the bytes of the key's texts.
+    def rows(
+        self, key: Sequence[str], columns: dict[str, DatabaseType]
+    ) -> Iterator[tuple[tuple[str | None, ...], list[Any]]]:
+        """Yield the key and the columns of each row, as PostgreSQL's texts, sorted by the bytes of the key's texts, null
+        last.
         Memory does not depend on the number of rows."""
         from psycopg2 import sql
 

@@ -7,9 +7,9 @@ number of runs, not on the number of rows.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -28,20 +28,35 @@ from platform_assets.model.debezium import DELETE, READ, TRUNCATE
 _BLOCK_ROWS: Final = 1 << 15
 _RUN_BYTES: Final = 64 << 20
 _MERGED_ROWS: Final = 1 << 10
+_MERGED_RUNS: Final = 64
+"""Number of runs that are merged at once, and so of open files."""
 _RANK, _PARTITION, _OFFSET = "\0rank", "kafka_partition", "kafka_offset"
 _PLACE: Final = (_RANK, _PARTITION, _OFFSET)
 Place = tuple[int, int, int]
 """The rank of a window, a partition and an offset: the order of the records of a key."""
+Key = tuple[str | None, ...]
+"""The texts of a key's columns. None is null."""
+_Row = tuple[Key, Place, dict[str, Any]]
+
+
+def order_of(key: Key) -> tuple[tuple[bool, str], ...]:
+    """Return what sorts keys like PostgreSQL: by the bytes of their texts, null last."""
+    return tuple((text is None, text or "") for text in key)
+
+
+def _order(row: _Row) -> tuple[tuple[tuple[bool, str], ...], Place]:
+    return order_of(row[0]), row[1]
 
 
 @dataclass
 class LatestRows:
-    """The latest rows of a decoded table.
+    """The latest rows of a decoded table, sorted in runs of `run_bytes` in memory.
 
     `windows` are the topic's windows in their order. `facts` maps the facts of `model/debezium` to columns. `key` maps
     the columns of the key to the functions that give the texts of their values. `unplaced` counts rows that are left
     out because they name no transaction; `later` counts rows of transactions that the snapshot does not include, and
-    `later_reads` those of them that a snapshot of the connector read.
+    `later_reads` those of them that a snapshot of the connector read. `ambiguous` counts rows for which it is unknown
+    whether the snapshot includes them.
     """
 
     table: Folder
@@ -55,12 +70,14 @@ class LatestRows:
     unplaced: int = 0
     later: int = 0
     later_reads: int = 0
+    ambiguous: int = 0
     _truncated: Place = (-1, -1, -1)
     _runs: list[Path] = field(default_factory=list)
+    _made: int = 0
     _waiting: list[pa.Table] = field(default_factory=list)
     _waiting_bytes: int = 0
 
-    def sorted(self) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    def sorted(self) -> Iterator[tuple[Key, dict[str, Any]]]:
         """Yield the key, as texts, and the columns of each live row, sorted by the keys' texts.
 
         A delete ends a key, and a truncate all keys whose latest row comes before it. Raises FilesLostError.
@@ -68,9 +85,10 @@ class LatestRows:
         for block in self._blocks():
             self._add(block)
         self._end_run()
-        merged = heapq.merge(*map(self._rows_of, self._runs), key=itemgetter(0, 1))
-        for key, rows in groupby(merged, key=itemgetter(0)):
-            *_, (_, place, row) = rows
+        while len(self._runs) > _MERGED_RUNS:
+            first, self._runs = self._runs[:_MERGED_RUNS], self._runs[_MERGED_RUNS:]
+            self._runs.append(self._merged(first))
+        for key, place, row in self._latest(self._runs):
             if row[self.facts[debezium.OPERATION]] != DELETE and place > self._truncated:
                 yield key, row
 
@@ -123,9 +141,12 @@ class LatestRows:
         is_read = pc.equal(block[self.facts[debezium.OPERATION]], READ)
         # A row of the connector's snapshot may lack a transaction: it was committed before.
         is_placed = pc.or_(pc.is_valid(ids), is_read)
-        seen = self.snapshot.sees(
-            np.asarray(pc.fill_null(ids, 0)).astype(np.int64), np.asarray(pc.fill_null(lsns, -1)).astype(np.int64)
-        )
+        places = (
+            np.asarray(pc.fill_null(ids, 0)).astype(np.int64), np.asarray(pc.fill_null(lsns, -1)).astype(np.int64),
+        )  # fmt: skip
+        seen = self.snapshot.sees(*places)
+        is_doubted = pc.and_(pc.is_valid(ids), pa.array(self.snapshot.doubts(*places), pa.bool_()))
+        self.ambiguous += pc.and_(is_doubted, pc.invert(is_read)).true_count
         found = pc.if_else(pc.is_valid(ids), pa.array(seen, pa.bool_()), is_read)
         self.unplaced += is_placed.false_count
         is_later = pc.and_(is_placed, pc.invert(found))
@@ -142,19 +163,45 @@ class LatestRows:
         last = np.ones(rows.num_rows, bool)
         same = np.ones(max(rows.num_rows - 1, 0), bool)
         for name in self._key_names:
-            same &= np.asarray(pc.fill_null(pc.equal(rows[name][1:], rows[name][:-1]), False))
+            later, earlier = rows[name][1:], rows[name][:-1]
+            both_null = pc.and_(pc.is_null(later), pc.is_null(earlier))
+            same &= np.asarray(pc.or_(pc.fill_null(pc.equal(later, earlier), False), both_null))
         last[:-1] = ~same
-        path = self.temporary / f"run{len(self._runs)}"
+        rows = rows.select([*self._key_names, *_PLACE, *self.columns, self.facts[debezium.OPERATION]])
+        path = self._new_run()
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows.filter(pa.array(last)), max_chunksize=_MERGED_ROWS)
         self._runs.append(path)
 
-    def _rows_of(self, path: Path) -> Iterator[tuple[tuple[str, ...], Place, dict[str, Any]]]:
+    def _new_run(self) -> Path:
+        self._made += 1
+        return self.temporary / f"run{self._made}"
+
+    def _latest(self, runs: Iterable[Path]) -> Iterator[_Row]:
+        """Yield the latest row of each key in these runs, sorted by key."""
+        for _, rows in groupby(heapq.merge(*map(self._rows_of, runs), key=_order), key=itemgetter(0)):
+            *_, row = rows
+            yield row
+
+    def _merged(self, runs: Sequence[Path]) -> Path:
+        """Merge runs into a new one, and delete them."""
+        with pa.OSFile(str(runs[0]), "rb") as source, pa.ipc.open_stream(source) as reader:
+            schema = reader.schema
+        path, rows = self._new_run(), self._latest(runs)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+            while block := list(islice(rows, _MERGED_ROWS)):
+                names = (*self._key_names, *_PLACE)
+                dicts = [row | dict(zip(names, (*key, *place), strict=True)) for key, place, row in block]
+                writer.write_batch(pa.RecordBatch.from_pylist(dicts, schema))
+        for each in runs:
+            each.unlink()
+        return path
+
+    def _rows_of(self, path: Path) -> Iterator[_Row]:
         names = [*self.columns, self.facts[debezium.OPERATION]]
         with pa.OSFile(str(path), "rb") as source, pa.ipc.open_stream(source) as reader:
             for batch in reader:
                 keys = zip(*(batch[name].to_pylist() for name in self._key_names), strict=True)
                 places = zip(*(batch[name].to_pylist() for name in _PLACE), strict=True)
                 rows = batch.select(names).to_pylist()
-                for key, place, row in zip(keys, places, rows, strict=True):
-                    yield tuple("" if text is None else text for text in key), place, row
+                yield from zip(keys, places, rows, strict=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import numpy as np
@@ -75,7 +75,9 @@ class Conversion:
 def conversion(declared: DatabaseType, column: pa.DataType) -> Conversion | None:
     """Return how values of the two types are compared; None if this pair of types is not compared."""
     if declared.element is not None:
-        of_element = conversion(declared.element, column.value_type) if pa.types.is_list(column) else None
+        # PostgreSQL's text of an array of money depends on the server's locale.
+        is_known = pa.types.is_list(column) and declared.element.name != "money"
+        of_element = conversion(declared.element, column.value_type) if is_known else None
         return None if of_element is None else _of_list(of_element)
     name, found = declared.name, _TEMPORAL.get(declared.name)
     if declared.is_text and pa.types.is_string(column):
@@ -157,7 +159,10 @@ def _number(value: float) -> float | str:
 
 
 def _decimal(value: str | Decimal) -> Decimal | str:
-    found = Decimal(_DECIMALS.get(value.lower(), value) if isinstance(value, str) else value)
+    try:
+        found = Decimal(_DECIMALS.get(value.lower(), value) if isinstance(value, str) else value)
+    except InvalidOperation:
+        return f"not a number: {value}"
     return _NOT_A_NUMBER if found.is_nan() else found
 
 

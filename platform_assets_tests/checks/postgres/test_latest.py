@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from platform_assets.checks.postgres import latest
 from platform_assets.checks.postgres.database import Snapshot
-from platform_assets.checks.postgres.latest import LatestRows
+from platform_assets.checks.postgres.latest import LatestRows, order_of
 from platform_assets.model import debezium
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets_tests.support.decoded_topic import DecodedTopic
@@ -19,17 +20,20 @@ DECLARED = DecodeDeclaration(FormatSpec("debezium", {"schema": "id INT NOT NULL,
 SNAPSHOT = Snapshot("100:200:120,150", lsn=10_000, before=9_000)
 
 
-def event(operation: str, tx: int | None, row: dict[str, Any] | None) -> bytes:
-    source = {"lsn": 1, "txId": tx, "ts_us": 1, "snapshot": "false", "sequence": None}
+def event(operation: str, tx: int | None, row: dict[str, Any] | None, lsn: int = 1) -> bytes:
+    source = {"lsn": lsn, "txId": tx, "ts_us": 1, "snapshot": "false", "sequence": None}
     both = {"before": row, "after": None} if operation == "d" else {"before": None, "after": row}
     return json.dumps({**both, "source": source, "op": operation}).encode()
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("run_bytes", [1, 1 << 20])
-def test_the_latest_rows_are_those_of_a_replay(tmp_path: Path, seed: int, run_bytes: int) -> None:
+def test_the_latest_rows_are_those_of_a_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, run_bytes: int
+) -> None:
     print(f"seed {seed}")
-    of, expected = random.Random(seed), dict[tuple[str, ...], int | None]()
+    monkeypatch.setattr(latest, "_MERGED_RUNS", 2)
+    of, expected = random.Random(seed), dict[tuple[str | None, ...], int | None]()
     windows, later, later_reads = list[list[bytes | None]](), 0, 0
     for _ in range(4):
         windows.append([])
@@ -58,7 +62,7 @@ def test_the_latest_rows_are_those_of_a_replay(tmp_path: Path, seed: int, run_by
     )  # fmt: skip
     rows = list(found.sorted())
     assert {key: row["qty"] for key, row in rows} == expected
-    keys = [tuple(part.encode() for part in key) for key, _ in rows]
+    keys = [tuple((part or "").encode() for part in key) for key, _ in rows]
     assert keys == sorted(keys), "PostgreSQL sorts by bytes"
     assert (found.later, found.later_reads, found.unplaced) == (later, later_reads, 0)
 
@@ -74,3 +78,32 @@ def test_a_row_without_a_transaction_counts_only_if_a_snapshot_read_it(tmp_path:
     )  # fmt: skip
     assert [row["qty"] for _, row in found.sorted()] == [1]
     assert found.unplaced == 1
+
+
+@pytest.mark.parametrize("run_bytes", [1, 1 << 20])
+def test_a_null_key_is_not_an_empty_text_and_sorts_last(tmp_path: Path, run_bytes: int) -> None:
+    declared = DecodeDeclaration(FormatSpec("debezium", {"schema": "name STRING, qty INT"}))
+    topic = DecodedTopic(tmp_path / "lake", "db.public.items", declared)
+    names = [None, "", "a", None, ""]
+    topic.load(*([event("c", 50, {"name": name, "qty": n})] for n, name in enumerate(names)))
+    topic.decode()
+    found = LatestRows(
+        topic.lake.table(topic.declaration.decoded_table), [w.key for w in topic.windows], debezium.DEFAULT_NAMES,
+        {"name": str}, ("qty",), SNAPSHOT, tmp_path, run_bytes,
+    )  # fmt: skip
+    rows = [(key, row["qty"]) for key, row in found.sorted()]
+    assert rows == [(("",), 4), (("a",), 2), ((None,), 3)]
+    assert [key for key, _ in rows] == sorted((key for key, _ in rows), key=order_of)
+
+
+def test_rows_of_transactions_whose_ids_began_again_are_counted(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path / "lake", "db.public.items", DECLARED)
+    row = {"id": 1, "name": "a", "qty": 1}
+    topic.load([event("c", 50, row), event("u", 205, {**row, "qty": 2}), event("r", 205, {**row, "qty": 3})])
+    topic.decode()
+    found = LatestRows(
+        topic.lake.table(topic.declaration.decoded_table), [w.key for w in topic.windows], debezium.DEFAULT_NAMES,
+        {"id": str}, ("qty",), Snapshot("200:200:", lsn=1 << 40, before=1 << 40), tmp_path,
+    )  # fmt: skip
+    assert [row["qty"] for _, row in found.sorted()] == [1]
+    assert (found.ambiguous, found.later_reads) == (1, 1)

@@ -31,6 +31,7 @@ LATER = AT.replace(microsecond=120_001)
         (NUMERIC, pa.decimal128(12, 2), "1.50", Decimal("1.5"), Decimal("1.51")),
         (NUMERIC, pa.string(), "NaN", "NAN", "0"),
         (NUMERIC, pa.string(), "-Infinity", "NEGATIVE_INFINITY", "POSITIVE_INFINITY"),
+        (NUMERIC, pa.string(), "1", "1.0", "not a number"),
         (NUMERIC, pa.string(), "100000000000000000000", "1E+20", "1E+21"),
         (DatabaseType("money"), pa.decimal128(19, 2), "12.34", Decimal("12.34"), Decimal("-12.34")),
         (DatabaseType("date"), pa.date32(), "0001-01-01", date(1, 1, 1), date(1, 1, 2)),
@@ -74,6 +75,7 @@ def test_an_array_of_arrays_is_no_list_of_values() -> None:
     [
         (DatabaseType("interval"), pa.string()), (DatabaseType("timetz"), pa.string()), (INT, pa.string()),
         (DatabaseType("point"), pa.struct([pa.field("x", pa.float64())])), (DatabaseType("timestamp"), pa.int64()),
+        (DatabaseType("_money", "b", DatabaseType("money")), pa.list_(pa.decimal128(19, 2))),
     ],
 )  # fmt: skip
 def test_other_pairs_of_types_are_not_compared(declared: DatabaseType, column: pa.DataType) -> None:
@@ -113,3 +115,17 @@ def test_ids_that_began_again_are_told_from_future_ones_by_their_position() -> N
     assert seen(snapshot, old, lsn=100) == [True]
     assert seen(snapshot, base + 1, base + 100, lsn=100) == [False, False]
     assert seen(snapshot, base + (1 << 21), lsn=160) == [False]
+
+
+def test_transactions_whose_ids_may_have_begun_again_are_doubted() -> None:
+    base = (1 << 32) + 1_000
+    snapshot = Snapshot(f"{base}:{base + 10}:{base + 2}", lsn=1 << 40, before=1 << 40)
+
+    def doubted(lsn: int, *ids: int) -> list[bool]:
+        wrapped = np.array([each & 0xFFFF_FFFF for each in ids], np.int64)
+        return list(snapshot.doubts(wrapped, np.full(len(ids), lsn, np.int64)))
+
+    ids = (base, base + 2, base + 10, base + 11, base + 10 + (1 << 20), base + (1 << 30))
+    assert doubted((1 << 40) - (1 << 32) - 1, *ids) == [False, False, True, True, False, False]
+    assert doubted((1 << 40) - (1 << 32), *ids) == [False] * 6
+    assert doubted(-1, *ids) == [False, False, False, False, True, True]
