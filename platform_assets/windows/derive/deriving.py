@@ -113,14 +113,14 @@ class Updater:
                 raise AssertionError("unreachable: all rows are computed in that case")
             try:
                 unique = _unique(run_id)
-                with self._discarding(unique):
+                with self._discarding(unique, handle):
                     made = self._some(handle, last.derivation, pinned, plan, unique)
                 self._delete_past(made, begun, dead=True)
                 return Derived(made, True, self.query.warnings, plan.groups)
             except AllRowsNeededError as e:
                 plan = Plan(str(e), changes=plan.changes)
         unique = _unique(run_id)
-        with self._discarding(unique):
+        with self._discarding(unique, handle):
             made = self._whole(handle, last, pinned, plan, unique)
         self._delete_past(made, begun, dead=True)
         return Derived(made, True, self.query.warnings)
@@ -133,8 +133,10 @@ class Updater:
             vacuum(self._declared.table, self._folder, old=old_files(self._folder))
 
     @contextmanager
-    def _discarding(self, unique: str) -> Iterator[None]:
-        """Delete the files of a run that fails inside the block, unless its commit may have been made."""
+    def _discarding(self, unique: str, handle: DeltaTable | None) -> Iterator[None]:
+        """Delete the files of a run that fails inside the block, unless its commit may have been made. The first commit
+        after the version of `handle` may delete files of other runs, which cannot commit any more. Raises
+        ConcurrentDerivationError for the errors to which this leads."""
         self._is_committing = False
         try:
             yield
@@ -142,6 +144,11 @@ class Updater:
             if not self._is_committing or isinstance(e, ConcurrentDerivationError | TableRefusedError):
                 for name in (unique, f"{unique}-kept"):
                     (self._folder / f"{derived_table.FOLDER}/{name}").delete()
+            opened = None if handle is None else handle.version()
+            if isinstance(e, DerivedQueryError | DerivedRowsLostError) and (
+                delta_log.newest_version(self._folder) != opened
+            ):
+                raise ConcurrentDerivationError(self._declared.table.name) from e
             raise
 
     def _commit(
