@@ -255,7 +255,7 @@ def test_where_the_answer_to_run_monitoring_has_moved_it_is_not_asked(
     for _ in range(2):
         assert not instance.run_launcher.supports_check_run_worker_health
     (record,) = [r for r in caplog.records if r.name == "platform_assets.services.run_launcher"]
-    assert "cannot see whether the process of a run is alive" in record.message
+    assert "cannot see whether the process of a run is alive" in record.getMessage()
     monkeypatch.undo()
     run_launcher._can_answer_monitoring.cache_clear()
 
