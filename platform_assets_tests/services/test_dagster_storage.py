@@ -122,7 +122,8 @@ def test_each_connection_has_the_password_of_that_moment(tmp_path: Path, monkeyp
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(
-        ConfigurationError, match=r"`pip install dagster-postgres==\S+ 'sqlalchemy<\S+'`, or unset the variable"
+        ConfigurationError,
+        match=r"`pip install dagster-postgres==\S+ 'psycopg2-binary>=\S+' 'sqlalchemy<\S+'`, or unset the variable",
     ):
         dagster_services.prepare(home_at(tmp_path / "home"), {POSTGRES_VARIABLE: NOBODY_THERE})
 
