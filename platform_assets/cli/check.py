@@ -42,28 +42,32 @@ class Answer:
 
 
 @click.command()
-@options.as_json("Print JSON: version, mistakes (file, line, message), answers.")
+@options.as_json("Print JSON: version, mistakes and warnings (file, line, message), answers.")
 def check(as_json: bool) -> None:
     """Check the YAML of all topics, then whether brokers, topics and Spark answer. Nothing is changed.
 
-    Each mistake is printed with file, line and fix. A topic that cannot be defined next to the others is also printed;
-    the other topics are still defined. Services that are neither set in the environment nor started by `platform-assets
-    up` are not checked. For a compacted topic with a state, the time after which Kafka may remove deletes is printed.
+    Each mistake is printed with file, line and fix. Queries of derived tables are checked against the declared columns
+    of the tables that they read. Sums of floating-point numbers are printed as warnings. A topic that cannot be defined
+    next to the others is also printed; the other topics are still defined. Services that are neither set in the
+    environment nor started by `platform-assets up` are not checked. For a compacted topic with a state, the time after
+    which Kafka may remove deletes is printed.
 
     Exits 1 if there is a mistake, a topic is missing, or a service does not answer.
     """
     from datetime import UTC, datetime
 
     from platform_assets.cli.environment import Environment
-    from platform_assets.components import declared
+    from platform_assets.components import declared, query_columns
     from platform_assets.components.yaml_check import Mistake
 
     environment, now = Environment.of_process(), datetime.now(UTC)
-    mistakes = declared.mistakes(environment.ledger(), now)
+    judged = declared.judgement()
+    wrong, warnings = query_columns.examined(judged.derived, judged.declared)
+    mistakes = tuple(sorted((*declared.mistakes(environment.ledger(), now), *wrong)))
     beside = (
         () if mistakes else (*declared.beside(environment.ledger(), now), *declared.moved_starts(environment.ledger()))
     )
-    found = {} if mistakes else {d.declaration.topic: d.declaration for d in declared.judgement().declared}
+    found = {} if mistakes else {d.declaration.topic: d.declaration for d in judged.declared}
     topics = sorted(found)
     if len(topics) <= _MOST_BUILT and not mistakes and (refused := declared.refused_by_dagster()):
         mistakes, topics = (Mistake(declared.defs_folder(), 1, refused),), []
@@ -75,11 +79,15 @@ def check(as_json: bool) -> None:
         )
         answers = [Answer("definitions", "absent", long), *answers]
     if as_json:
-        listed = [{"file": str(m.file), "line": m.line, "message": m.message} for m in (*mistakes, *beside)]
-        echo_json({"version": JSON_VERSION, "mistakes": listed, "answers": [*map(asdict, answers)]})
+        listed, warned = (
+            [{"file": str(m.file), "line": m.line, "message": m.message} for m in each]
+            for each in ((*mistakes, *beside), warnings)
+        )
+        echo_json({"version": JSON_VERSION, "mistakes": listed, "warnings": warned, "answers": [*map(asdict, answers)]})
     else:
         right = f"topics declared: {', '.join(topics) or 'none'}; {'no mistakes' if not beside else 'other topics have mistakes'}"
         lines: list[object] = [*mistakes, *beside] if mistakes else [right, *beside, *answers]
+        lines += [f"warning: {warning}" for warning in warnings]
         for line in lines:
             echo(str(line))
     sys.exit(1 if mistakes or beside or any(a.is_wrong for a in answers) else 0)

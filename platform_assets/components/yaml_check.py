@@ -108,12 +108,14 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredDerived:
-    """A derived table whose declaration in a YAML document has no mistake; the lines of its name, and of its query's first line."""
+    """A derived table whose declaration in a YAML document has no mistake; the lines of its name, of its query's first
+    line, and of `by`."""
 
     declaration: DerivedDeclaration
     file: Path
     table_line: int
     sql_line: int
+    by_line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,7 +537,7 @@ def _derived_table(
     except ConfigurationError as e:
         yield Mistake(file, line, f"sql: {e}")
         return
-    yield DeclaredDerived(declaration, file, _line(tree, "table"), line)
+    yield DeclaredDerived(declaration, file, _line(tree, "table"), line, _line(tree, "by"))
 
 
 def _no_query(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from platform_assets.components import yaml_check
+from platform_assets.components import query_columns, yaml_check
 from platform_assets.components.derived_table import DerivedTable
 from platform_assets.model.derived import DerivedRef
 
@@ -48,14 +48,22 @@ def declare(tmp_path: Path) -> Declare:
 
 
 def mistakes(folder: Path) -> list[tuple[int, str]]:
-    return [(m.line, m.message) for m in yaml_check.judge(folder).mistakes]
+    judged = yaml_check.judge(folder)
+    wrong, _ = query_columns.examined(judged.derived, judged.declared)
+    return [(m.line, m.message) for m in (*judged.mistakes, *wrong)]
 
 
 def test_a_right_declaration_has_no_mistakes(declare: Declare) -> None:
     judged = yaml_check.judge(
-        declare(DERIVED, DERIVED.replace("by_day", "other").replace("raw.flights", "derived.by_day"))
+        declare(
+            DERIVED,
+            DERIVED.replace("by_day", "other")
+            .replace("raw.flights", "derived.by_day")
+            .replace("kafka_timestamp", "day"),
+        )
     )
     assert judged.mistakes == ()
+    assert query_columns.examined(judged.derived, judged.declared) == ((), ())
     assert [d.declaration.table for d in judged.derived] == [DerivedRef("by_day"), DerivedRef("other")]
 
 
@@ -72,6 +80,10 @@ def test_a_right_declaration_has_no_mistakes(declare: Declare) -> None:
         ("raw.flights", "decoded.flights", 7, "decoded/flights is not a table of this project"),
         ("raw.flights", "flights", 7, "is not a table of the lake"),
         ("raw.flights", "derived.by_day", 7, "reads derived/by_day itself"),
+        ("f.kafka_timestamp) AS", "f.kafka_timestmp) AS", 6, "GROUP BY must contain"),
+        ("count(*) AS n", "max(f.offset) AS n", 6, "did you mean kafka_offset?"),
+        ("count(*) AS n", "max(zzz) AS n", 6, "no table of the query has a column 'zzz'"),
+        ("kafka_timestamp", "timestamp", 4, "raw/flights has no column 'timestamp': did you mean kafka_timestamp?"),
         ("GROUP BY ALL", "GROUP BY key", 8, "GROUP BY must contain"),
         ("severity: error", "severity: high", 9, "severity: must be one of"),
     ],
@@ -85,6 +97,27 @@ def test_each_mistake_is_named_with_its_line(declare: Declare, old: str, new: st
 def test_a_name_that_is_declared_twice_is_a_mistake(declare: Declare) -> None:
     (found,) = mistakes(declare(DERIVED, DERIVED))
     assert "derived/by_day is declared twice" in found[1]
+
+
+DECODED = """  decode:
+    value: {format: json, schema: "carrier STRING, delay DOUBLE"}
+"""
+
+
+def test_columns_follow_from_decoded_tables_through_derived_tables(declare: Declare) -> None:
+    first = DERIVED.replace("raw.flights", "decoded.flights").replace("count(*) AS n", "sum(delay) AS n")
+    second = (
+        DERIVED.replace("by_day", "other").replace("raw.flights", "derived.by_day").replace("kafka_timestamp", "day")
+    ).replace("count(*)", "\n    sum(f.m)")
+    folder = declare(first, second)
+    (folder / "d0" / "defs.yaml").write_text(TOPIC + DECODED)
+    judged = yaml_check.judge(folder)
+    (mistake,), (warning,) = query_columns.examined(judged.derived, judged.declared)
+    assert (mistake.line, "derived/by_day has no column 'm'" in mistake.message) == (7, True)
+    # Other commands are not refused, because Spark decides whether a column exists.
+    assert judged.mistakes == ()
+    assert (warning.file.parent.name, warning.line) == ("d1", 6)
+    assert "floating-point" in warning.message
 
 
 def test_tables_made_from_each_other_are_a_mistake(declare: Declare) -> None:

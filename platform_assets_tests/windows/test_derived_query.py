@@ -127,6 +127,11 @@ def test_by_must_be_an_expression_over_one_row(text: str) -> None:
         parsed("SELECT date(time_hour) AS day FROM decoded.flights", {"day": text})
 
 
+def test_a_query_with_too_many_levels_is_refused() -> None:
+    with pytest.raises(QueryError, match="too deeply"):
+        parsed(f"SELECT window, {'(' * 500}a{')' * 500} AS x FROM decoded.flights", WINDOW)
+
+
 def test_a_field_of_a_struct_is_named_in_the_form_that_by_accepts() -> None:
     with pytest.raises(QueryError, match=r"customer\['address'\]\['zip'\]"):
         parsed("SELECT 1 AS k FROM decoded.flights", {"k": "customer.address.zip"})

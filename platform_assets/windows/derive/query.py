@@ -76,6 +76,13 @@ def quoted(name: str) -> str:
 
 def parsed(declaration: DerivedDeclaration) -> Query:
     """Return the query of a derived table. Raises QueryError if it is not one query that can be computed group by group."""
+    try:
+        return _parsed(declaration)
+    except RecursionError as e:
+        raise QueryError("`sql` or `by` is nested too deeply: use fewer levels, or name parts with WITH") from e
+
+
+def _parsed(declaration: DerivedDeclaration) -> Query:
     sql = declaration.sql
     expressions.refuse_changing_names(sql, "the query")
     root = _tree(sql)
@@ -433,14 +440,23 @@ def _unrepeatable(root: Any) -> Iterator[str]:
     found = set()
     for node in root.find_all(exp.Func):
         names = [node.name] if isinstance(node, exp.Anonymous) else node.sql_names()
-        adds = isinstance(node, exp.Sum | exp.Avg) and any(map(_is_floating, node.walk()))
+        adds = isinstance(node, exp.Sum | exp.Avg) and has_floating_text(node)
         if adds or {name.lower() for name in names} & _FLOATING:
             found.add(str(node.sql("spark")))
-    for text in sorted(found):
-        yield (
-            f"{text} adds floating-point numbers, so its last digits depend on the order of the rows, which is not fixed: cast its "
-            "argument to DECIMAL, or round the result"
-        )
+    yield from map(floating_sum, sorted(found))
+
+
+def floating_sum(text: str) -> str:
+    """Return the warning about an aggregate of floating-point numbers."""
+    return (
+        f"{text} adds floating-point numbers, so its last digits depend on the order of the rows, which is not fixed: cast its "
+        "argument to DECIMAL, or round the result"
+    )
+
+
+def has_floating_text(aggregate: Any) -> bool:
+    """Return True if an aggregate's text alone shows that it adds floating-point numbers."""
+    return any(map(_is_floating, aggregate.walk()))
 
 
 def _is_floating(node: Any) -> bool:

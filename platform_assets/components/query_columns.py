@@ -1,0 +1,66 @@
+"""Mistakes in the columns of derived tables' queries, found from the columns that topics declare. No service is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from platform_assets.components.yaml_check import Declared, DeclaredDerived, Mistake
+from platform_assets.decoding.formats import decoder_of
+from platform_assets.lake import changes_table, dead_letter_table, decoded_table
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableKind, TableRef
+from platform_assets.windows.derive import query
+from platform_assets.windows.derive.columns import Columns, analysed
+from platform_assets.windows.derive.query import Input
+
+
+def examined(
+    derived: Sequence[DeclaredDerived], topics: Sequence[Declared]
+) -> tuple[tuple[Mistake, ...], tuple[Mistake, ...]]:
+    """Return the mistakes in the columns that queries read and in their `by`, and warnings about results that may differ each time.
+
+    Columns of tables that are not declared are taken to be unknown, and so are those of tables made from each other.
+    """
+    waiting = {each.declaration.table: (each, query.parsed(each.declaration)) for each in derived}
+    read = {i for _, parsed in waiting.values() for i in parsed.inputs if isinstance(i, TableRef)}
+    known: dict[Input, Columns] = {}
+    for topic in topics:
+        known |= declared_columns(topic.declaration, [t for t in topic.declaration.tables if t in read])
+    mistakes, warnings = [], []
+    while waiting:
+        ready = (t for t, (_, parsed) in waiting.items() if not any(i in waiting for i in parsed.inputs))
+        each, parsed = waiting.pop(next(ready, next(iter(waiting))))
+        found = analysed(parsed, each.declaration.by, known)
+        if found.columns is not None:
+            known[each.declaration.table] = found.columns
+        for finding in found.mistakes:
+            line = each.by_line if finding.line is None else each.sql_line + finding.line - 1
+            text = finding.message if finding.line is None else f"sql: {finding.message}"
+            mistakes.append(Mistake(each.file, line, text))
+        warnings += [Mistake(each.file, each.sql_line, f"sql: {text}") for text in parsed.warnings]
+        warnings += [Mistake(each.file, each.sql_line + (f.line or 1) - 1, f"sql: {f.message}") for f in found.warnings]
+    return tuple(sorted(mistakes)), tuple(sorted(warnings))
+
+
+def declared_columns(declaration: TopicDeclaration, tables: Sequence[TableRef]) -> dict[Input, Columns]:
+    """Return the columns of these tables of a topic, without those that are not declared in YAML."""
+    schemas = dict(_schemas(declaration)) if tables else {}
+    return {
+        table: {field.name.lower(): decoded_table.type_name(field.type) for field in schemas[table.kind]}
+        for table in tables
+        if table.kind in schemas
+    }
+
+
+def _schemas(declaration: TopicDeclaration) -> Iterator[tuple[TableKind, pa.Schema]]:
+    dead = dead_letter_table.columns()
+    yield "dead_letters", dead
+    yield "raw", pa.schema([dead.field(name) for name in dead_letter_table.RAW_COLUMNS])
+    if (decode := declaration.decode) is not None:
+        key = None if decode.key is None else decoder_of(decode.key).fields
+        decoded = decoded_table.columns(key, decoder_of(decode.value).fields)
+        yield "decoded", decoded
+        if declaration.state is not None:
+            yield "changes", changes_table.columns(decoded, declaration.state)
