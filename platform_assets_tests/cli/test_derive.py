@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from platform_assets.cli.derive import derive
 from platform_assets.cli.environment import Environment
+from platform_assets.cli.main import main
 from platform_assets.components import declared as declared_module
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.expectations import Expectation
@@ -46,16 +46,16 @@ def lake(tmp_path: Path, spark_remote: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_run_compares_groups_and_a_failure_exits_1(
     lake: Flights, connection: Callable[[], SparkSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = CliRunner().invoke(derive, ["by_day"])
+    done = CliRunner().invoke(main, ["derive", "by_day"])
     assert (done.exit_code, "equal the query's result" in done.output) == (0, True), done.output
 
     compare = checking.compare
     monkeypatch.setattr(checking, "compare", lambda *args, **more: replace(compare(*args, **more), columns=("n",)))
-    done = CliRunner().invoke(derive, ["by_day"])
+    done = CliRunner().invoke(main, ["derive", "by_day"])
     assert (done.exit_code, "differ from the query's result in n" in done.output) == (1, True), done.output
 
     monkeypatch.setattr(checking, "compare", lambda *_, **__: Comparison(0, 0, unknown="no files"))
-    done = CliRunner().invoke(derive, ["by_day", "--json"])
+    done = CliRunner().invoke(main, ["derive", "by_day", "--json"])
     assert (done.exit_code, json.loads(done.output)["equal"]) == (2, None)
 
 
@@ -67,5 +67,5 @@ def test_a_failing_expectation_is_reported(
     lake.load(1, [{**row, "time_hour": None} for row in flights(random.Random(1), 1)])
     expect = (Expectation("has_day", "not_null", ("day",), severity),)  # type: ignore[arg-type]
     monkeypatch.setattr(declared_module, "derived_of", lambda _: replace(DECLARED, expect=expect))
-    done = CliRunner().invoke(derive, ["by_day", "--json"])
+    done = CliRunner().invoke(main, ["derive", "by_day", "--json"])
     assert (done.exit_code, json.loads(done.output)["failed"]) == (code, ["has_day"]), done.output
