@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from platform_assets.model.derived import DerivedRef
 from platform_assets.model.offsets import OffsetRange, size_of, text_of
 from platform_assets.model.tables import StateRef, TableRef
 
@@ -84,7 +85,7 @@ class CheckResult:
     """
 
     check: str
-    table: TableRef | StateRef
+    table: TableRef | StateRef | DerivedRef
     findings: tuple[Finding, ...]
     headline: str
     figures: tuple[tuple[str, int], ...]

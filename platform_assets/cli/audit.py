@@ -52,6 +52,10 @@ def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
     For state/<topic>, the command proves that every window is applied, that each key is in one row, and that some keys
     have the row that counts; with --deep, it makes the whole state again from all changes, and compares it.
 
+    For derived/<name>, the command proves that the files are those of the newest run, that a few groups equal the
+    query's result over the recorded versions of its inputs, and that the expectations hold; with --deep, all rows are
+    computed again and compared.
+
     For published/<topic>, a plain consumer reads the topic, and the command holds it against its table: each row once,
     none missing, none foreign, in order.
 
@@ -85,6 +89,7 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
     from platform_assets.cli.audit_table import progress
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import table_held
+    from platform_assets.model.derived import DerivedRef
     from platform_assets.model.tables import StateRef
     from platform_assets.model.windows import Span
     from platform_assets.orchestration import dagster_records
@@ -100,6 +105,11 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
             raise click.UsageError("--windows does not apply to a state, which is always judged whole")
         with progress(console(stderr=True)) as on_progress:
             return _exit_code(_of_state(table, ledger, on_progress, deep=deep), as_json)
+    if DerivedRef.parse(table) is not None:
+        if span is not None:
+            raise click.UsageError("--windows does not apply to a derived table, which is always judged whole")
+        with progress(console(stderr=True)) as on_progress:
+            return _exit_code(_of_derived(table, environment, on_progress, deep=deep), as_json)
     declaration, target = table_held(table, ledger)
     if target.kind == "changes":
         with progress(console(stderr=True)) as on_progress:
@@ -196,6 +206,19 @@ def _of_state(table: str, ledger: Ledger, on_progress: Callable[[str], None], *,
     return checks.audit(
         declaration, state, ledger, datetime.now(UTC), deep=deep, seed=uuid.uuid4().hex, progress=on_progress
     )
+
+
+def _of_derived(table: str, environment: Environment, on_progress: Callable[[str], None], *, deep: bool) -> Audit:
+    """Return the audit of a derived table."""
+    import uuid
+    from datetime import UTC, datetime
+
+    from platform_assets.checks import derived
+    from platform_assets.components.declared import derived_of
+
+    lake, now = environment.ledger().lake, datetime.now(UTC)
+    seed = uuid.uuid4().hex
+    return derived.audit(derived_of(table), lake, environment.spark, now, deep=deep, seed=seed, progress=on_progress)
 
 
 def _exit_code(found: Audit, as_json: bool) -> int:

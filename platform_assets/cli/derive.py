@@ -44,8 +44,8 @@ def derive(table: str, whole: bool, check: bool, as_json: bool) -> None:
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import derived_of
     from platform_assets.errors import ConfigurationError
-    from platform_assets.orchestration.derived_definitions import EQUALS_REBUILD
     from platform_assets.windows.derive import checking
+    from platform_assets.windows.derive.checking import EQUALS_REBUILD
     from platform_assets.windows.derive.deriving import Updater
 
     declaration = derived_of(table)
@@ -116,7 +116,8 @@ def _has_failed(environment: Environment, declaration: DerivedDeclaration) -> bo
     import dagster as dg
 
     from platform_assets.orchestration import dagster_records
-    from platform_assets.orchestration.derived_definitions import EQUALS_REBUILD, asset_key
+    from platform_assets.orchestration.derived_definitions import asset_key
+    from platform_assets.windows.derive.checking import EQUALS_REBUILD
 
     instance = environment.instance()
     if instance is None:

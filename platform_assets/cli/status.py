@@ -37,6 +37,7 @@ def status(as_json: bool, every: float | None) -> None:
     * a sensor is stopped or fails, or a check fails;
     * a transaction hangs, also on a published topic, or retention is close to unloaded records;
     * a published topic is behind its table;
+    * a derived table cannot be brought up to date, or another writer changed it;
     * a topic is missing, or cannot be defined next to the others;
     * the brokers or Spark do not answer. Spark is not queried if it was never started.
 
@@ -44,7 +45,8 @@ def status(as_json: bool, every: float | None) -> None:
 
     The lag is measured to the last stable offset; "to watermark" also counts the offsets that open transactions hold
     back. "overtaken in" shows how soon retention could delete records that are not loaded. The row of a decoded table
-    counts the windows of the raw table, and the records that have become rows.
+    counts the windows of the raw table, and the records that have become rows. Below the table, a line for each derived
+    table says when its last run committed, and which inputs have newer versions.
 
     With --watch, a terminal shows the newest status in place. Without a terminal, each status is printed below the
     previous one; with --json, each status is one line. Ctrl-C ends the command with the exit code of the last status.
@@ -94,4 +96,5 @@ def _status() -> Status:
         None if cause is None else f"the Kafka brokers do not answer: {cause}",
         spark.result(),
         notes,
+        [*declared.derived_tables().values()],
     )

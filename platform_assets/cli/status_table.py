@@ -14,6 +14,7 @@ from platform_assets.checks.findings import counted
 from platform_assets.model.untrusted import line
 from platform_assets.orchestration.changes_status import ChangesStatus
 from platform_assets.orchestration.decoded_status import DecodedStatus
+from platform_assets.orchestration.derived_status import DerivedStatus, InputStatus
 from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.retention_check import hours_text
 from platform_assets.orchestration.state_status import StateStatus
@@ -50,6 +51,8 @@ def print_status(status: Status, console: Console | None = None, *, attention_fi
     for row in status.tables:
         if row.keep is not None:
             console.print(Text(line(f"{row.table}: {expiry_text.text(row.keep)}"), "dim"), soft_wrap=True)
+    for derived in status.derived:
+        console.print(Text(line(f"{derived.table}: {_last_run(derived)}"), "dim"), soft_wrap=True)
     if not attention_first:
         _print_attention(status, console)
 
@@ -60,6 +63,7 @@ def _print_rows(status: Status, console: Console) -> None:
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
     rows = [cells for row in status.tables for cells in _all_cells(row)]
+    rows += [tuple(map(_cell, _derived_cells(row))) for row in status.derived]
     for cells in rows:
         table.add_row(*cells)
     # A truncated number would be another number.
@@ -72,6 +76,7 @@ def _print_rows(status: Status, console: Console) -> None:
 def _print_attention(status: Status, console: Console) -> None:
     lines = [*([status.spark_error] if status.spark_error else []), *status.left_out]
     lines += [line for row in status.tables for line in _attention(row)]
+    lines += [line for row in status.derived for line in _of_derived(row)]
     for text in dict.fromkeys(lines):
         console.print(Text(line(text), "yellow"), soft_wrap=True)
 
@@ -159,16 +164,43 @@ def _state_cells(row: StateStatus, made: int) -> tuple[str | Text, ...]:
     )
 
 
+def _derived_cells(row: DerivedStatus) -> tuple[str | Text, ...]:
+    """Return the cells of a derived table, which has no windows."""
+    return (row.table, "", "", "", f"{row.rows:,}", "", "", "–", "", "", _checks(row.checks, may_warn=True))
+
+
+def _last_run(row: DerivedStatus) -> str:
+    """Return when the last run committed and what it computed, and the inputs with newer versions."""
+    missing = [each.table for each in row.inputs if each.newest is None]
+    behind = [_behind(each) for each in row.inputs if each.is_behind]
+    if row.committed_at is None:
+        return "no run yet" + (f"; waits for {', '.join(missing)}, without rows yet" if missing else "")
+    what = "all rows" if row.groups is None else counted(row.groups, "group")
+    current = f"not in it: {', '.join(behind)}" if behind else "its inputs have no newer version"
+    return f"last commit at {row.committed_at}, computed {what}; {current}"
+
+
+def _behind(each: InputStatus) -> str:
+    if each.version is None or each.newest is None or each.newest <= each.version:
+        return f"changes of {each.table}"
+    return f"{counted(each.newest - each.version, 'version')} of {each.table}"
+
+
+def _of_derived(row: DerivedStatus) -> Iterator[str]:
+    yield from (f"{row.table}: {problem}" for problem in (*([row.error] if row.error else []), *row.problems))
+    yield from (f"{row.table}: {check.name}: {check.headline}" for check in row.checks if check.passed is False)
+
+
 def _print_lines(title: str, rows: Iterable[tuple[Text, ...]], console: Console) -> None:
     console.print(Text(title, "italic"), soft_wrap=True)
     for name, loaded, waiting, failed, records, lag, watermark, overtaken, window, age, checks in rows:
         console.print(Text(f"\n{name}", "bold"), soft_wrap=True)
         facts: tuple[tuple[str | Text, ...], ...] = (
-            (loaded, " windows loaded, ", waiting, " waiting, ", failed, " failed"),
+            *(((loaded, " windows loaded, ", waiting, " waiting, ", failed, " failed"),) if loaded else ()),
             (records, " records", *((", lag ", lag) if lag else ())),
             *(((("lag to the high watermark ", watermark),)) if watermark else ()),
             *(() if overtaken.plain == "–" else (("retention may reach unloaded records in ", overtaken),)),
-            ("newest window ", window, *((", ", age, " old") if age else ())),
+            *((("newest window ", window, *((", ", age, " old") if age else ())),) if window else ()),
             ("checks: ", checks),
         )
         for fact in facts:

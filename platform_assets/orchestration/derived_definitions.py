@@ -19,10 +19,9 @@ from platform_assets.orchestration import dagster_records
 from platform_assets.orchestration.names import key_prefix, table_key
 from platform_assets.orchestration.resources import LakeResource, SparkResource
 from platform_assets.windows.derive import checking, deriving, query
-from platform_assets.windows.derive.checking import Comparison, Expected
+from platform_assets.windows.derive.checking import EQUALS_REBUILD, Comparison, Expected
 from platform_assets.windows.derive.query import Input
 
-EQUALS_REBUILD: Final = "equals_rebuild"
 CHECK_NAMES: Final = (EQUALS_REBUILD,)
 TAG: Final = "platform_assets/derived"
 """Tag of the runs of a derived table."""
@@ -47,6 +46,11 @@ def asset_key(table: Input) -> dg.AssetKey:
 def op_name(table: DerivedRef) -> str:
     """Return the name of the op that computes a derived table."""
     return f"{DERIVED}__{table.short}"
+
+
+def run_tag(table: DerivedRef) -> str:
+    """Return the value of `TAG` for runs that the sensor of a derived table requests."""
+    return "/".join((*key_prefix(), table.name))
 
 
 def sensor_name(table: DerivedRef) -> str:
@@ -239,7 +243,7 @@ def tick(
         return dg.SensorResult(skip_reason=line(f"waits for {missing}, which has no rows yet"), cursor=cursor)
     if not newer:
         return dg.SensorResult(skip_reason="no input has a newer version", cursor=cursor)
-    tags = {TAG: "/".join((*key_prefix(), declaration.table.name))}
+    tags = {TAG: run_tag(declaration.table)}
     under_way = context.instance.get_runs(RunsFilter(statuses=list(NOT_FINISHED_STATUSES)))
     own = asset_key(declaration.table)
     # Runs that somebody launched do not have the tag, but name the asset.

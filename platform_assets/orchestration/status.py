@@ -22,10 +22,12 @@ from platform_assets.ledger import cut_ranges, decisions
 from platform_assets.ledger.store import Ledger
 from platform_assets.model import offsets
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.derived import DerivedDeclaration
 from platform_assets.model.windows import edge_of, key_of
 from platform_assets.orchestration import (
     changes_status,
     decoded_status,
+    derived_status,
     health,
     planning,
     raw_checks,
@@ -37,6 +39,7 @@ from platform_assets.orchestration.aging_checks import Subject
 from platform_assets.orchestration.changes_status import ChangesStatus
 from platform_assets.orchestration.dagster_records import windows_in_flight
 from platform_assets.orchestration.decoded_status import DecodedStatus
+from platform_assets.orchestration.derived_status import DerivedStatus
 from platform_assets.orchestration.health import CheckStatus, SensorStatus, UnloadedWindow
 from platform_assets.orchestration.names import sensor_name, table_key
 from platform_assets.orchestration.retention_check import TransactionStatus
@@ -130,13 +133,15 @@ class TableStatus:
 class Status:
     """All tables at the time `at` (ISO 8601, UTC). `spark_error` says why Spark does not answer, if it was queried.
 
-    `left_out` has the declared topics without a table here, each with the reason and what to do.
+    `left_out` has the declared topics without a table here, each with the reason and what to do. `derived` has the derived
+    tables.
     """
 
     at: str
     tables: tuple[TableStatus, ...]
     spark_error: str | None = None
     left_out: tuple[str, ...] = ()
+    derived: tuple[DerivedStatus, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the documented JSON, with a version number."""
@@ -149,6 +154,7 @@ class Status:
         return (
             self.spark_error is None
             and not self.left_out
+            and all(each.healthy for each in self.derived)
             and all(
                 t.error is None
                 and t.broker_error is None
@@ -173,6 +179,7 @@ def collect(
     broker_silence: str | None = None,
     spark_error: str | None = None,
     left_out: Iterable[str] = (),
+    derived: Sequence[DerivedDeclaration] = (),
 ) -> Status:
     """Return the status of every declared table. Facts that cannot be determined are reported in the table's row;
     nothing is raised.
@@ -180,14 +187,13 @@ def collect(
     `broker_silence` is the reason why the brokers are not queried, if they are not, and `spark_error` is the reason why
     loads cannot use Spark, if they cannot. `left_out` has the declared topics without a table, with the reasons.
     """
-    names = tuple(checks)
+    names, topics = tuple(checks), tuple(declared)
     states = {} if instance is None else health.sensors(instance)
     with ThreadPoolExecutor(max_workers=8) as pool:
-        tables = pool.map(
-            lambda d: _table(d, ledger, cluster, instance, states, names, now, broker_silence), tuple(declared)
-        )
+        tables = pool.map(lambda d: _table(d, ledger, cluster, instance, states, names, now, broker_silence), topics)
         at = now.astimezone(UTC).isoformat(timespec="seconds")
-        return Status(at, tuple(tables), spark_error, tuple(left_out))
+        others = derived_status.collect(derived, topics, ledger.lake, instance, states)
+        return Status(at, tuple(tables), spark_error, tuple(left_out), others)
 
 
 def _table(

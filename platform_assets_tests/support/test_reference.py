@@ -19,6 +19,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span
 from platform_assets.orchestration.changes_status import ChangesStatus
 from platform_assets.orchestration.decoded_status import DecodedStatus
+from platform_assets.orchestration.derived_status import DerivedStatus, InputStatus
 from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.retention_check import TransactionStatus
 from platform_assets.orchestration.state_status import StateStatus
@@ -60,7 +61,18 @@ def test_a_section_is_written_between_its_markers_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [TableStatus, PartitionStatus, TransactionStatus, CheckStatus, DecodedStatus, ChangesStatus, StateStatus]
+    "kind",
+    [
+        TableStatus,
+        PartitionStatus,
+        TransactionStatus,
+        CheckStatus,
+        DecodedStatus,
+        ChangesStatus,
+        StateStatus,
+        DerivedStatus,
+        InputStatus,
+    ],
 )
 def test_each_field_of_the_json_of_status_is_documented(kind: type) -> None:
     # A dataclass's fields are the JSON's.

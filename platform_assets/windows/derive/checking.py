@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -22,6 +22,8 @@ from platform_assets.windows.derive.deriving import Updater
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
+EQUALS_REBUILD: Final = "equals_rebuild"
+"""Name of the check that computes rows again."""
 SAMPLED: int = 10
 """Number of groups that each run compares."""
 
@@ -59,6 +61,10 @@ def compare(
     driving table and of the derived table; without it, all rows are compared. Raises DerivedQueryError if the table itself cannot be
     read.
     """
+    if made.derivation.declaration != declaration.digest:
+        return Comparison(
+            0, 0, unknown="`sql` or `by` changed after the newest run, so its rows are those of another query"
+        )
     engine = DerivingEngine(spark, declaration.table.name, declaration.by)
     updater = Updater(lake, declaration, spark)
     pinned = updater.pinned_at(made.derivation)
