@@ -292,11 +292,9 @@ def made_again(
 
     compared = TopicState(declaration.topic, state, ledger.lake).compare(show)
     found = list[Finding]()
-    for (now, anew), ref in zip((compared.live, compared.dead), declaration.state_tables, strict=True):
-        if now != anew:
-            text = (
-                f"{ref} has {now.rows:,} rows, and {anew.rows:,} or other ones when it is made again from all changes"
-            )
+    for (now, remade), ref in zip((compared.live, compared.dead), declaration.state_tables, strict=True):
+        if now != remade:
+            text = f"{ref} has {now.rows:,} rows; made again from all changes, it has {remade.rows:,} rows, not all of them the same"
             again = f"Run `platform-assets fold {declaration.topic} --rebuild`."
             found.append(Finding("decoded otherwise", declaration.topic, "", None, (), text, again))
     rows = compared.live[0].rows
@@ -387,8 +385,10 @@ def _key(row: Row, key: Sequence[str]) -> Key:
 
 
 def _twice(keys: pa.Table, key: list[str]) -> list[Key]:
-    counts = keys.group_by(key).aggregate([([], "count_all")])
-    return [_key(row, key) for row in counts.filter(pc.greater(counts["count_all"], 1)).to_pylist()]
+    # Not by their own names: a key column may be called `count_all`.
+    names = [f"key{number}" for number in range(len(key))]
+    counts = keys.select(key).rename_columns(names).group_by(names).aggregate([([], "count_all")])
+    return [_key(row, names) for row in counts.filter(pc.greater(counts["count_all"], 1)).to_pylist()]
 
 
 def _place(row: Row, state: StateDeclaration) -> tuple[Any, ...]:

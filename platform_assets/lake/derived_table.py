@@ -248,7 +248,9 @@ def past_files(folder: Folder, newest: Made, among: Collection[str], *, dead: bo
         # Files that other writers' commits have removed, for example after OPTIMIZE.
         with folder.reading():
             removed = handle.vacuum(0, dry_run=True, enforce_retention_duration=False)
-        found += [path for path in map(unquote, removed) if not path.startswith(f"{FOLDER}/") and path not in named]
+        found += [
+            path for path in map(unquote, removed) if not path.startswith((f"{FOLDER}/", "_")) and path not in named
+        ]
     return found
 
 

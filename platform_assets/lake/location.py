@@ -254,13 +254,20 @@ class Folder:
             return self.content.written_before(moment, below)
 
     def erase(self, names: Iterable[str]) -> None:
-        """Delete files permanently, if they exist, and any folders that are then empty. Raises LakeNotWritableError."""
+        """Delete files permanently, if they exist, and any folders that are then empty. Names that are not plain
+        paths below the folder are left out: they may come from a table's log, to which other programs write. Raises
+        LakeNotWritableError."""
         with self.writing():
-            self.content.remove(names)
+            self.content.remove([name for name in names if _is_below(name)])
 
     def delete(self) -> None:
         """Delete the folder with all its content, if it exists. Anything that cannot be deleted stays."""
         self.content.delete()
+
+
+def _is_below(name: str) -> bool:
+    """Return True for a path below a folder, without empty parts, `.` and `..`."""
+    return not any(part in ("", ".", "..") for part in name.replace("\\", "/").split("/"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,24 +264,15 @@ def past_files(folder: Folder, made: int, handle: DeltaTable | None = None) -> l
 
 def _of_others(folder: Folder, made: int, back: int | None = None) -> list[str]:
     """Return the files outside `BELOW` that still exist and that were removed from the table in the last `back` commits
-    up to `made` or, if `back` is None, since the fold before it. Paths that lead out of the table, or to its log, are left
-    out: other programs wrote them."""
+    up to `made` or, if `back` is None, since the fold before it."""
     found, version = list[str](), made
     while version >= 0 and (commit := delta_log.commit(folder, version)) is not None:
         is_before = back is None and version < made and FoldMetadata.from_json(commit.user_metadata) is not None
         if is_before or (back is not None and made - version >= back):
             break
-        found += [name for name in map(unquote, commit.removes) if _is_data(name) and not name.startswith(f"{BELOW}/")]
+        found += [name for name in map(unquote, commit.removes) if not name.startswith((f"{BELOW}/", "_"))]
         version -= 1
     return [name for name in dict.fromkeys(found) if folder.has(name)]
-
-
-def _is_data(name: str) -> bool:
-    """Return True for the path of a data file in the table's folder."""
-    parts = name.split("/")
-    return (
-        not any(part in ("", ".", "..") or "\\" in part or ":" in part for part in parts) and parts[0] != "_delta_log"
-    )
 
 
 def delete_past_files(folder: Folder, made: int) -> int:

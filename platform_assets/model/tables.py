@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.model import names
@@ -24,13 +24,18 @@ StateKind = Literal["state", "state_deleted"]
 STATE_KINDS: Final[tuple[StateKind, ...]] = get_args(StateKind)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TableRef:
-    """One table in the lake. The name of the table is its path below the lake root, and also its asset key without the
-    asset prefix."""
+class _OfTopic:
+    """A table whose name is its kind and its topic."""
 
-    kind: TableKind
-    topic: str
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def kind(self) -> str: ...
+
+        @property
+        def topic(self) -> str: ...
 
     def __post_init__(self) -> None:
         checked_topic(self.topic)
@@ -47,6 +52,15 @@ class TableRef:
     def parts(self) -> tuple[str, str]:
         """The parts of the name in a path or an asset key, such as `("raw", "orders")`."""
         return self.kind, self.topic
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TableRef(_OfTopic):
+    """One table in the lake. The name of the table is its path below the lake root, and also its asset key without the
+    asset prefix."""
+
+    kind: TableKind
+    topic: str
 
     @property
     def ledger_name(self) -> str:
@@ -78,27 +92,11 @@ class TableRef:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class StateRef:
+class StateRef(_OfTopic):
     """A table of a topic's state. It has no windows of its own, and no receipts in the ledger."""
 
     kind: StateKind
     topic: str
-
-    def __post_init__(self) -> None:
-        checked_topic(self.topic)
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def name(self) -> str:
-        """The table's name for users and tools, such as `state/orders`."""
-        return f"{self.kind}/{self.topic}"
-
-    @property
-    def parts(self) -> tuple[str, str]:
-        """The parts of the name in a path or an asset key."""
-        return self.kind, self.topic
 
     @classmethod
     def parse(cls, name: str) -> StateRef | None:

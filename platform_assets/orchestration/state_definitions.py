@@ -178,7 +178,7 @@ def run_requests(
     is under way, and no check of the table of changes blocks it.
 
     A run that failed is requested again after a minute, then after twice as long each time, up to an hour. An error of the
-    state is logged, and does not hold up the topic's windows.
+    state is logged; the topic's windows are loaded all the same.
     """
     if declaration.state is None:
         return []

@@ -44,6 +44,20 @@ def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) 
     assert (folder.name, str(folder)) == ("b", str(tmp_path / "a" / "b"))
 
 
+@pytest.mark.parametrize(
+    "name", ["../outside", "below/../../outside", "./_log", "//_log", "{outside}", "file://{outside}"]
+)
+def test_only_files_below_a_folder_are_erased(tmp_path: Path, name: str) -> None:
+    """Other programs write paths to a table's log."""
+    folder, outside = Folder.at(tmp_path / "table"), tmp_path / "outside"
+    outside.write_bytes(b"x")
+    for inside in ("_log", "below/a"):
+        folder.write(inside, b"x")
+    folder.erase([name.format(outside=outside), "below/a"])
+    assert outside.exists()
+    assert (folder.has("_log"), folder.has("below/a")) == (True, False)
+
+
 def test_a_stamp_is_another_one_once_there_are_other_bytes(tmp_path: Path) -> None:
     folder = Folder.at(tmp_path)
     assert folder.stamp("c.json") is None

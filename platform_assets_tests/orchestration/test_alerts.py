@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import pytest
 
 from platform_assets.checks.findings import CheckResult, Finding
 from platform_assets.checks.report import rendering
@@ -24,12 +21,6 @@ FOUND = Finding(
     "rows missing", "orders", "2026-01-01-00:00", 2, (OffsetRange(12, 15),), "3 rows are gone\x1b[2J\nall is well",
     "Materialize partition 2026-01-01-00:00 of raw/orders.",
 )  # fmt: skip
-
-
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
-        yield made
 
 
 def said(instance: dg.DagsterInstance, assets: list[Any]) -> list[str]:

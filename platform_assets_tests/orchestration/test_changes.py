@@ -3,7 +3,6 @@ ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -31,12 +30,6 @@ from platform_assets_tests.support.runs_of import materializations
 from testbed.samples import Keyed
 
 STATE = StateDeclaration(("id",), deletes="none")
-
-
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
-        yield made
 
 
 @pytest.fixture

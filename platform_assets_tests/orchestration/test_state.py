@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -31,12 +30,6 @@ from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 STATE = StateDeclaration(("id",), deletes="none")
 
 pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
-
-
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
-        yield made
 
 
 @pytest.fixture
@@ -317,9 +310,3 @@ def test_times_after_the_year_9999_are_compared() -> None:
 def test_a_struct_that_got_a_field_has_the_same_values() -> None:
     assert repr(checks._known([{"a": 1, "b": None}])) == repr(checks._known([{"a": 1}]))
     assert repr(checks._known({"a": None})) != repr(checks._known(None))
-
-
-@pytest.mark.parametrize("name", ["../../raw/orders/v.parquet", "/etc/x", "s3://b/x", "_delta_log/0.json", "a//b"])
-def test_files_outside_a_state_are_never_its_own(name: str) -> None:
-    assert not state_table._is_data(name)
-    assert state_table._is_data("part-0.parquet")

@@ -7,7 +7,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,6 @@ from testbed.homes import service_environment
 from testbed.project import definitions
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from platform_assets_tests.conftest import LakeMaker
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
@@ -121,12 +119,6 @@ def random_writes(rng: random.Random, count: int = 60, keys: int = 25) -> list[W
         number if rng.random() < 0.3 else (number, f"{rng.choice(TEXTS)} {n}" if rng.random() < 0.9 else None)
         for n, number in enumerate(rng.choices(range(keys), k=count))
     ]
-
-
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
-        yield made
 
 
 def settle(d: Daemon) -> list[str]:

@@ -162,7 +162,7 @@ class Publisher:
     ) -> None:
         """Send all records of a plan. Small windows share a transaction; `known` is kept up to date.
 
-        A window whose rows were lost by accident does not hold up others; PublishedRowsLostError is raised after them.
+        If the rows of a window were lost by accident, the other windows are published before PublishedRowsLostError is raised.
         """
         # Records are made as they are sent: Python's garbage collector takes seconds for a few 100,000 kept ones.
         batch: list[Iterable[Record]] = []

@@ -214,7 +214,7 @@ class TopicState:
             seconds = time.monotonic() - began
             return FoldOutcome("unchanged", (), 0, pending.state_rows, deleted, pending.through, seconds)
         windows = sorted(tables.source.rows_by_window()) if reason else sorted(tables.plan.windows)
-        live, dead = self._sides(tables, anew=bool(reason))
+        live, dead = self._sides(tables, from_all=bool(reason))
         metadata = FoldMetadata(
             fold_id=uuid.uuid4().hex,
             run_id=self.run_id,
@@ -228,7 +228,7 @@ class TopicState:
             erases=erases or tables.plan.erases or (reason != "" and bool(erased_of(Ledger(self.lake), self.topic))),
         )
         try:
-            order = self._order(tables, live, dead, windows, anew=bool(reason))
+            order = self._order(tables, live, dead, windows, from_all=bool(reason))
             of_live, of_dead = fold(order, progress)
         except BaseException:
             _discard(live, dead)
@@ -282,13 +282,13 @@ class TopicState:
         if tables.plan.rebuild:
             raise StateOutdatedError(self.topic, tables.plan.rebuild)
         found = []
-        for anew in (False, True):
-            live, dead = (Unwritten.of(side) for side in self._sides(tables, anew=anew))
-            windows = tables.source.rows_by_window() if anew else tables.plan.windows
-            order = self._order(tables, live, dead, windows, anew=anew)
+        for from_all in (False, True):
+            live, dead = (Unwritten.of(side) for side in self._sides(tables, from_all=from_all))
+            windows = tables.source.rows_by_window() if from_all else tables.plan.windows
+            order = self._order(tables, live, dead, windows, from_all=from_all)
             found.append(fold(order, progress))
-        (live_now, dead_now), (live_anew, dead_anew) = found
-        return Comparison((live_now.content, live_anew.content), (dead_now.content, dead_anew.content))
+        (live_now, dead_now), (live_remade, dead_remade) = found
+        return Comparison((live_now.content, live_remade.content), (dead_now.content, dead_remade.content))
 
     def _create(self) -> None:
         source = ChangesSource.newest(self.changes_folder)
@@ -353,7 +353,7 @@ class TopicState:
         erased = any(erased_of(Ledger(self.lake), self.topic, again).values()) if again else False
         return replace(planned, erases=planned.erases or erased)
 
-    def _sides(self, tables: StateTables, *, anew: bool) -> tuple[FileSide, FileSide]:
+    def _sides(self, tables: StateTables, *, from_all: bool) -> tuple[FileSide, FileSide]:
         from platform_assets.engines.folding.files import FileSide
 
         changes = tables.source.columns
@@ -362,7 +362,7 @@ class TopicState:
             FileSide(
                 opened.folder,
                 field_ids.assigned(columns, opened.columns),
-                () if anew else tuple(opened.files()["path"].to_pylist()),
+                () if from_all else tuple(opened.files()["path"].to_pylist()),
                 state_table.folder_of(opened.version, uuid.uuid4().hex),
                 self.declared.key,
             )
@@ -371,15 +371,15 @@ class TopicState:
         return live, dead
 
     def _order(
-        self, tables: StateTables, live: FileSide, dead: FileSide, windows: Collection[str], *, anew: bool
+        self, tables: StateTables, live: FileSide, dead: FileSide, windows: Collection[str], *, from_all: bool
     ) -> FoldOrder:
         from platform_assets.engines.folding.buckets import count_for
         from platform_assets.engines.folding.fold import FoldOrder
 
         source = tables.source
         columns = pa.schema([f.remove_metadata() for f in source.columns if f.name != "topic_id"])
-        rows = sum(source.rows_by_window(None if anew else windows).values())
-        if not anew:
+        rows = sum(source.rows_by_window(None if from_all else windows).values())
+        if not from_all:
             rows += sum(_total(each.files(), "num_records") for each in (tables.live, tables.dead))
 
         def changes() -> Iterator[pa.RecordBatch]:
@@ -391,7 +391,7 @@ class TopicState:
         # A sample of the rows tells their size in memory, which the files do not: they are compressed.
         sample = next(chain(live.blocks(), changes()), None)
         width = 0 if sample is None else sample.nbytes / sample.num_rows
-        count = count_for(round(rows * width), 1 if anew else live.buckets)
+        count = count_for(round(rows * width), 1 if from_all else live.buckets)
         return FoldOrder(self.declared, live, dead, frozenset(windows), changes, others, count)
 
     def _clean(self, made_live: int, made_dead: int, *, erases: bool) -> None:
