@@ -25,7 +25,7 @@ from platform_assets.services.home import Home
 from platform_assets.services.platform import UpOptions
 from platform_assets.services.spark_server import SparkSettings
 from platform_assets_tests.support import browser as browsers
-from platform_assets_tests.support import lake_switch, parts, schedule, turns
+from platform_assets_tests.support import in_process, lake_switch, parts, schedule, turns
 from platform_assets_tests.support.lake_switch import session_store as session_store
 from platform_assets_tests.support.lake_switch import tmp_path as tmp_path
 from platform_assets_tests.support.shell import Shell, ShellOf
@@ -313,6 +313,13 @@ def one_session(platform_home: Home) -> Iterator[Callable[[SharedSession, int], 
             SharedSession, "session_id", lambda self, generation: apart(replace(self, lake=common), generation)
         )
         yield apart
+
+
+@pytest.fixture(autouse=True)
+def jobs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the tasks of jobs in this process, unless the test or the session is for Spark."""
+    if parts.does_without_spark(mark.name for mark in request.node.iter_markers()):
+        in_process.replace_spark(monkeypatch)
 
 
 @pytest.fixture(scope="session")

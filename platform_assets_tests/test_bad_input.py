@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from platform_assets_tests.conftest import Broker, LakeMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = pytest.mark.broker
 
 NOBODY = "127.0.0.1:1"
 CANARY = "canary-7f3a91-password"

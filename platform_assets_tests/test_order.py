@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from platform_assets_tests.conftest import Broker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = pytest.mark.broker
 
 FLIGHTS: Final = 3_000
 PARTITIONS: Final = 3

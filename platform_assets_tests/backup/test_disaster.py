@@ -25,7 +25,7 @@ from testbed.loads import TopicLake, numbered, records, wait_until
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
+pytestmark = [pytest.mark.broker, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
 ALL = ("ledger", "table", "dagster")
 

@@ -27,7 +27,7 @@ from testbed.loads import Record, TopicLake, numbered
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, LakeMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = pytest.mark.broker
 
 
 def evaluation(lk: TopicLake, **changes: Any) -> Evaluation:

@@ -16,7 +16,7 @@ from testbed.loads import Record, TopicLake, committed
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker, TopicMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
+pytestmark = [pytest.mark.broker, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
 DECODE = """  decode:
     value: {{format: string, max_bytes: {most}}}

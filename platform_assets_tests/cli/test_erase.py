@@ -22,7 +22,7 @@ from testbed.loads import Record, TopicLake
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
+pytestmark = [pytest.mark.broker, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
 DECODE = """  decode:
     value: {format: string}

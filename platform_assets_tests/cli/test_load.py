@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from platform_assets_tests.conftest import Broker, LakeMaker, TopicMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
+pytestmark = [pytest.mark.broker, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
 
 def instance_of(shell: Shell) -> dg.DagsterInstance:

@@ -31,7 +31,7 @@ from testbed.loads import Record, TopicLake, numbered, records, table_rows, whol
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, LakeMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
+pytestmark = [pytest.mark.broker, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
 
 def fresh_table(lk: TopicLake, name: str) -> Path:

@@ -62,7 +62,6 @@ def rows(lk: TopicLake, kind: str) -> int:
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_one_run_loads_and_decodes(lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance) -> None:
     """A corrected declaration redrives dead letters: first they fail a check, and after the redrive they are rows."""
     lk = decoded_lake(lake, SMALL)
@@ -92,7 +91,6 @@ def test_one_run_loads_and_decodes(lake: LakeMaker, spark_remote: str, instance:
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_too_many_dead_letters_and_damage_are_errors(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
@@ -115,7 +113,6 @@ def test_too_many_dead_letters_and_damage_are_errors(
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_what_is_expected_of_rows_warns_until_they_are_corrected(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
@@ -157,7 +154,6 @@ def test_what_is_expected_of_rows_warns_until_they_are_corrected(
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_what_is_expected_with_severity_error_fails_the_run(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
@@ -189,7 +185,6 @@ def test_each_expectation_is_a_check(tmp_path: Path) -> None:
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_what_is_loaded_and_not_decoded_is_asked_for(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
@@ -223,7 +218,6 @@ def test_what_is_loaded_and_not_decoded_is_asked_for(
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_a_window_without_offsets_leaves_what_the_checks_have_found(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
@@ -259,7 +253,6 @@ def test_a_window_without_offsets_leaves_what_the_checks_have_found(
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_windows_of_an_earlier_schedule_are_decoded(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
@@ -277,7 +270,6 @@ def test_windows_of_an_earlier_schedule_are_decoded(
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_failing_check_of_the_raw_table_holds_back_what_is_decoded(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
@@ -298,7 +290,6 @@ def test_failing_check_of_the_raw_table_holds_back_what_is_decoded(
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_changed_columns_fail_the_run_with_the_difference(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
@@ -314,7 +305,6 @@ def test_changed_columns_fail_the_run_with_the_difference(
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_columns_that_do_not_fit_spend_one_run_until_they_are_declared_otherwise_or_the_window_is_parked(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:

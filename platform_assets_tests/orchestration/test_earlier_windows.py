@@ -32,7 +32,7 @@ from testbed.project import definitions
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, LakeMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = pytest.mark.broker
 
 NOBODY = "sc://localhost:1/;token=secret"
 MINUTE = timedelta(minutes=1)

@@ -72,7 +72,6 @@ def names_of(lk: TopicLake) -> list[str]:
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_one_run_loads_and_checks_all_and_a_broken_topic_holds_up_no_other(
     lake: LakeMaker, broker: Broker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
@@ -118,7 +117,6 @@ def test_one_run_loads_and_checks_all_and_a_broken_topic_holds_up_no_other(
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_what_failed_is_tried_again_together_and_a_new_topic_is_picked_up(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:

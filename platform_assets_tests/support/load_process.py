@@ -16,7 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from platform_assets.services.home import CHECKOUT
+from platform_assets_tests.support import in_process
 from testbed.loads import TopicLake
 
 
@@ -38,6 +41,7 @@ class LoadProcess:
             "key": key,
             "hold": hold,
             "dagster": dagster,
+            "in_process": in_process.is_used(),
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "platform_assets_tests.support.load_process", json.dumps(settings)],
@@ -131,6 +135,8 @@ def _materialize(settings: Mapping[str, Any]) -> dict[str, Any]:
 def main() -> int:
     """Load one window and print the result."""
     settings = json.loads(sys.argv[1])
+    if settings["in_process"]:
+        in_process.replace_spark(pytest.MonkeyPatch())
     if settings["hold"]:
         _hold()
     try:

@@ -4,7 +4,7 @@ pass on each kind. A fixture that can provide several kinds calls `chosen`, and 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,8 +30,13 @@ class Part:
 LAKE: Final = Part("lake root", "PLATFORM_TEST_LAKE", ("folder", "s3"))
 SPARK: Final = Part("Spark", "PLATFORM_TEST_SPARK", ("local", "cluster"))
 BROKERS: Final = Part("brokers", "PLATFORM_TEST_BROKERS", ("plain", "three", "secure3", "mutual3"))
+JOBS: Final = Part("jobs", "PLATFORM_TEST_JOBS", ("in-process", "spark"))
+"""Where tests without a mark in `SPARK_MARKS` run the tasks of jobs: in the test process, or in Spark's workers."""
 LAYOUT: Final = Part("new tables", "PLATFORM_TEST_LAYOUT", ("flat", "partitioned"))
-PARTS: Final = (LAKE, SPARK, BROKERS, LAYOUT)
+PARTS: Final = (LAKE, SPARK, BROKERS, LAYOUT, JOBS)
+
+SPARK_MARKS: Final = frozenset({"spark", "cluster", "soak"})
+"""Marks of tests whose jobs always run in Spark."""
 
 PORTABLE: Final = frozenset(
     Path(path)
@@ -56,6 +61,13 @@ PORTABLE: Final = frozenset(
 
 Tests in these modules that use the session's services are `portable`: they must pass on each kind of part.
 """
+
+
+def does_without_spark(marks: Iterable[str], environ: Mapping[str, str] = os.environ) -> bool:
+    """Return True if a test with these marks runs the tasks of jobs in the test process. Another lake root, Spark or
+    brokers than the first kind are chosen for the sake of Spark's workers too, so then no test does."""
+    usual = all(part.chosen(environ) == part.kinds[0] for part in (LAKE, SPARK, BROKERS, JOBS))
+    return usual and SPARK_MARKS.isdisjoint(marks)
 
 
 def line(environ: Mapping[str, str] = os.environ) -> str:

@@ -19,7 +19,7 @@ def test_the_first_kind_is_the_default() -> None:
     assert parts.SPARK.chosen({"PLATFORM_TEST_SPARK": "cluster"}) == "cluster"
     assert (
         parts.line({"PLATFORM_TEST_SPARK": "cluster"})
-        == "lake root: folder, Spark: cluster, brokers: plain, new tables: flat"
+        == "lake root: folder, Spark: cluster, brokers: plain, new tables: flat, jobs: in-process"
     )
 
 
@@ -27,6 +27,14 @@ def test_the_first_kind_is_the_default() -> None:
 def test_a_kind_that_no_fixture_gives_is_refused_with_those_that_there_are(part: parts.Part) -> None:
     with pytest.raises(ValueError, match=f"{part.variable}='other' .*: {', '.join(part.kinds)}"):
         parts.line({part.variable: "other"})
+
+
+def test_jobs_run_in_spark_where_the_test_or_the_session_is_for_spark() -> None:
+    assert parts.does_without_spark({"broker"}, {})
+    for mark in ("spark", "cluster", "soak"):
+        assert not parts.does_without_spark({"broker", mark}, {})
+    for part, kind in ((parts.LAKE, "s3"), (parts.SPARK, "cluster"), (parts.BROKERS, "secure3"), (parts.JOBS, "spark")):
+        assert not parts.does_without_spark({"broker"}, {part.variable: kind})
 
 
 def test_a_cluster_is_not_shared_by_processes_of_pytest() -> None:

@@ -32,7 +32,7 @@ from testbed.loads import Record, TopicLake, numbered, records
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, LakeMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = pytest.mark.broker
 
 Outcomes = dict[str, Loaded | PlatformError]
 

@@ -25,7 +25,7 @@ from testbed.loads import TopicLake, numbered
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, LakeMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = pytest.mark.broker
 
 AUTHOR = Author("a test", "no replica has it")
 

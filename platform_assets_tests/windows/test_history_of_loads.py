@@ -24,7 +24,7 @@ from testbed.loads import TopicLake, wait_until
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = pytest.mark.broker
 
 PARTITIONS = 3
 

@@ -30,7 +30,7 @@ from testbed.loads import Record, TopicLake, numbered, records, wait_until
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, LakeMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = pytest.mark.broker
 
 LARGE = 100_000
 """Number of records, large enough that a load takes long after its first file has appeared."""

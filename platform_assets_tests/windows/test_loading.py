@@ -39,7 +39,7 @@ from testbed.loads import START, Record, TopicLake, numbered, records, wait_unti
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, LakeMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = pytest.mark.broker
 
 
 @pytest.fixture(params=ONE_ENGINE)

@@ -246,7 +246,6 @@ def receipts(lk: TopicLake) -> dict[str, Receipt]:
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_a_lost_ledger_comes_back_as_it_was_and_every_window_is_proved_unchanged(lake: LakeMaker) -> None:
     lk = lake(partitions=2)
     keys = [lk.window_of(numbered(20, 2))]
@@ -278,7 +277,6 @@ def test_a_lost_ledger_comes_back_as_it_was_and_every_window_is_proved_unchanged
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_lost_files_of_one_window_hold_up_no_other(lake: LakeMaker) -> None:
     lk = lake(partitions=2)
     keys = [lk.window_of(numbered(10, 2, stem)) for stem in "abc"]

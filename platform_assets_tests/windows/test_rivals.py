@@ -32,7 +32,7 @@ from testbed.loads import numbered, records
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = pytest.mark.broker
 
 PAIRS: Final[tuple[tuple[EngineName, EngineName], ...]] = (
     ("columnar", "columnar"),
