@@ -103,6 +103,10 @@ def as_recorded(
         )
     if lost:
         texts.append(f"{counted(len(lost), 'file')} of the newest version cannot be found, such as {lost[0]}.")
+    if deriving.has_past_files(lake, made):
+        texts.append(
+            "Past files may still hold erased values, because the newest run ended before it had deleted them."
+        )
     behind = f", without newer changes of {', '.join(newer)}" if newer else ""
     headline = texts[0] if texts else f"{counted(recorded, 'row')} as recorded in version {made.version}{behind}."
     findings = tuple(_finding(declaration, "not conserved", text) for text in texts)

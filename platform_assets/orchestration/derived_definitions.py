@@ -228,21 +228,29 @@ def _sensor(
 def tick(
     declaration: DerivedDeclaration, parsed: query.Query, lake: Lake, context: dg.SensorEvaluationContext, now: datetime
 ) -> dg.SensorResult:
-    """Request a run if an input has a newer version than the table's newest commit names.
+    """Request a run if an input has a newer version than the table's newest commit names, or if the run of that commit ended before
+    it had deleted past files with erased values.
 
     A run that failed is requested again after a minute, then after twice as long each time, up to an hour.
     """
     cursor = context.cursor
+    before = json.loads(cursor) if cursor else {}
     try:
-        _, newer = deriving.up_to_date(lake, declaration)
+        made, newer = deriving.up_to_date(lake, declaration)
         versions = deriving.input_versions(lake, parsed)
+        newest = None if made is None else made.derivation.run_id
+        # Past files are listed once for each commit, because listing them is slow in an object store.
+        is_done = not newer and (
+            made is None or before.get("deleted") == newest or not deriving.has_past_files(lake, made)
+        )
     except PlatformError as e:
         return dg.SensorResult(skip_reason=line(e), cursor=cursor)
     if None in versions.values():
         missing = ", ".join(name for name, version in versions.items() if version is None)
         return dg.SensorResult(skip_reason=line(f"waits for {missing}, which has no rows yet"), cursor=cursor)
-    if not newer:
-        return dg.SensorResult(skip_reason="no input has a newer version", cursor=cursor)
+    if is_done:
+        done = json.dumps({**before, "deleted": newest})
+        return dg.SensorResult(skip_reason="no input has a newer version", cursor=done)
     tags = {TAG: run_tag(declaration.table)}
     under_way = context.instance.get_runs(RunsFilter(statuses=list(NOT_FINISHED_STATUSES)))
     own = asset_key(declaration.table)
@@ -252,12 +260,11 @@ def tick(
     if blocked := _blocking(context, parsed):
         return dg.SensorResult(skip_reason=line(f"a failing check blocks it: {', '.join(blocked)}"), cursor=cursor)
     key = sha256(json.dumps([declaration.digest, versions], sort_keys=True).encode()).hexdigest()[:16]
-    before = json.loads(cursor) if cursor else {}
     tries = before.get("tries", 0) if before.get("key") == key else 0
     wait = min(_FIRST_WAIT << min(max(tries - 1, 0), 10), _LONGEST_WAIT)
     if tries and now.timestamp() - before["at"] < wait:
         return dg.SensorResult(
-            skip_reason="the last run for these versions did not commit; waits to try again", cursor=cursor
+            skip_reason="the last run for these versions did not complete; waits to try again", cursor=cursor
         )
     cursor = json.dumps({"key": key, "tries": tries + 1, "at": now.timestamp()})
     request = dg.RunRequest(f"{declaration.table.name}:{key}:{tries}", tags=tags)

@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 
+from platform_assets.checks import derived
+from platform_assets.lake import derived_table
+from platform_assets.lake.derived_table import Derivation, InputVersion, RowsDigest
+from platform_assets.ledger import decisions
+from platform_assets.ledger.decisions import Decision
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.expectations import Expectation
 from platform_assets.orchestration import derived_definitions
@@ -156,6 +162,58 @@ def test_a_tick_requests_a_run_for_new_versions_only(tmp_path: Path) -> None:
         other = tick(lake, instance, again.cursor, NOW + timedelta(seconds=122))
         assert other.run_requests is not None
         assert json.loads(other.cursor or "")["tries"] == 1
+
+
+def commit(lake: Flights, run_id: str, erased: dict[str, int]) -> Path:
+    """Replace all rows as a run does that has seen these erasures, but delete no past file. Return the new file."""
+    folder, source = lake.lake.table(DECLARED.table), DeltaTable(lake.path)
+    below = f"{derived_table.FOLDER}/{run_id}"
+    file = lake.root / "derived" / "by_day" / below / "part-0.parquet"
+    file.parent.mkdir(parents=True)
+    rows = pa.table({"day": [1]})
+    pq.write_table(rows, file)
+    derived_table.create(folder, DECLARED.table, Schema.from_arrow(rows.schema))
+    inputs = {"decoded/flights": InputVersion(source.version(), str(source.metadata().id))}
+    digest = RowsDigest(1, 1)
+    derivation = Derivation(
+        DECLARED.table, run_id, DECLARED.digest, inputs, "whole", "the table is new", {}, {}, digest, digest, digest, erased
+    )  # fmt: skip
+    new = derived_table.written_files(folder, below, [])
+    derived_table.commit(folder, folder.delta(), derivation, new, (), Schema.from_arrow(rows.schema))
+    return file
+
+
+def test_a_tick_requests_a_run_while_past_files_hold_erased_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Flights(tmp_path)
+    lake.load(0, flights(random.Random(1), 5))
+    folder = lake.lake.table(DECLARED.table)
+    past = commit(lake, "before", {})
+    with dg.DagsterInstance.ephemeral() as instance:
+        quiet = tick(lake, instance, None, NOW)
+        assert "no input has a newer version" in str(quiet.skip_reason)
+        decisions.record(
+            lake.lake, Decision(lake.topic, "erased", ("w",), "somebody", "asked for it", {}, lake.lake.root.time())
+        )
+        erasing = tick(lake, instance, quiet.cursor, NOW)
+        assert erasing.run_requests
+        # As if that run had been killed right after its commit.
+        used = commit(lake, "after", {"flights": 1})
+        assert past.exists()
+        killed = tick(lake, instance, erasing.cursor, NOW + timedelta(seconds=61))
+        assert killed.run_requests
+        assert killed.run_requests[0].run_key != erasing.run_requests[0].run_key
+        (made, _), handle = derived_table.newest(folder), folder.delta()
+        assert made is not None
+        assert "Past files" in derived.as_recorded(DECLARED, lake.lake, handle, made, ()).headline
+        past.unlink()
+        done = tick(lake, instance, killed.cursor, NOW + timedelta(seconds=200))
+        assert "no input has a newer version" in str(done.skip_reason)
+        assert used.exists()
+        # The files are not listed again before the next commit.
+        monkeypatch.setattr(derived_table, "past_files", lambda *_, **__: pytest.fail("listed again"))
+        assert tick(lake, instance, done.cursor, NOW + timedelta(seconds=300)).cursor == done.cursor
 
 
 def test_a_tick_waits_for_inputs_and_for_a_run_under_way(tmp_path: Path) -> None:

@@ -409,6 +409,15 @@ def up_to_date(lake: Lake, declaration: DerivedDeclaration) -> tuple[Made | None
     return made, tuple(newer) or (tuple(now) if erased.seen(lake, parsed.inputs) != seen else ())
 
 
+def has_past_files(lake: Lake, made: Made) -> bool:
+    """Return True if past files may still hold erased values, because the run that made `made` ended before it deleted them. The next
+    run deletes them. This lists all files of the table, so do not ask again once the result is False: it stays so for `made`."""
+    folder = lake.table(made.derivation.table)
+    return bool(made.derivation.erased) and bool(
+        derived_table.past_files(folder, made, derived_table.begun(folder), dead=False)
+    )
+
+
 def _is_at(known: InputVersion | None, folder: Folder, version: int) -> bool:
     if known is None or known.version != version:
         return False
