@@ -75,6 +75,7 @@ def test_a_run_replaces_only_the_groups_that_changed_windows_touch(tmp_path: Pat
     assert rows_of(lake.lake, "delays_by_day") == expected(lake)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_rows_of_one_day_leave_other_days_in_their_files(tmp_path: Path, connection: Connection) -> None:
     lake = Flights(tmp_path)
@@ -96,13 +97,14 @@ def test_rows_of_one_day_leave_other_days_in_their_files(tmp_path: Path, connect
 
 
 @pytest.mark.spark
-def test_incremental_runs_equal_a_full_rebuild(tmp_path: Path, connection: Connection) -> None:
+@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.long)])
+def test_incremental_runs_equal_a_full_rebuild(tmp_path: Path, connection: Connection, rounds: int) -> None:
     seed = random.Random(SEED)
     lake = Flights(tmp_path)
     lake.load(0, flights(seed, 20))
     run(lake, BY_DAY, connection)
     extents = []
-    for _ in range(6):
+    for _ in range(rounds):
         for _ in range(seed.randrange(1, 3)):
             what, number = seed.choice(["new", "reload", "erase", "expire", "compact"]), seed.randrange(6)
             held = lake.windows.get(key(number), [])
@@ -119,9 +121,11 @@ def test_incremental_runs_equal_a_full_rebuild(tmp_path: Path, connection: Conne
         assert rows_of(lake.lake, "delays_by_day") == expected(lake), (SEED, extents)
     whole = run(lake, BY_DAY, connection, whole=True)
     assert whole.made.derivation.whole == done.made.derivation.whole
-    assert "groups" in extents
+    # Few rounds may replace all rows each time.
+    assert "groups" in extents or rounds < 20, SEED
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_all_rows_are_computed_if_the_old_version_can_no_longer_be_read(tmp_path: Path, connection: Connection) -> None:
     lake = Flights(tmp_path)
@@ -133,6 +137,7 @@ def test_all_rows_are_computed_if_the_old_version_can_no_longer_be_read(tmp_path
     assert rows_of(lake.lake, "delays_by_day") == expected(lake)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_all_rows_are_computed_if_a_joined_table_changed(tmp_path: Path, connection: Connection) -> None:
     lake, planes = Flights(tmp_path), tmp_path / "raw" / "planes"
@@ -178,6 +183,7 @@ def test_by_window_gives_a_result_per_window(tmp_path: Path, connection: Connect
     assert rows_of(lake.lake, "late") == judged(sql, flights=lake.table())
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_new_query_replaces_rows_and_columns(tmp_path: Path, connection: Connection) -> None:
     lake = Flights(tmp_path)
@@ -194,6 +200,7 @@ def test_a_new_query_replaces_rows_and_columns(tmp_path: Path, connection: Conne
     assert rows_of(lake.lake, "delays_by_day") == judged(sql, flights=lake.table())
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_another_writers_rows_are_replaced(tmp_path: Path, connection: Connection) -> None:
     lake = Flights(tmp_path)
@@ -253,6 +260,7 @@ def test_a_query_that_cannot_make_a_table_is_refused(
     assert "__derived" not in str(refused.value)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_metadata_is_bounded(tmp_path: Path, connection: Connection) -> None:
     lake = Flights(tmp_path)
@@ -271,6 +279,7 @@ def test_metadata_is_bounded(tmp_path: Path, connection: Connection) -> None:
     assert len(json.dumps(json.loads(log.splitlines()[-1]))) < 4_000
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_all_rows_are_computed_after_an_input_was_restored(tmp_path: Path, connection: Connection) -> None:
     lake, seed, kept = Flights(tmp_path / "lake"), random.Random(7), tmp_path / "kept"
@@ -289,6 +298,7 @@ def test_all_rows_are_computed_after_an_input_was_restored(tmp_path: Path, conne
     assert rows_of(lake.lake, "delays_by_day") == expected(lake)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_all_rows_are_computed_if_the_log_does_not_count_a_files_rows(tmp_path: Path, connection: Connection) -> None:
     lake = Flights(tmp_path)
@@ -427,6 +437,7 @@ def test_an_erasure_that_changed_no_input_still_deletes_past_files(tmp_path: Pat
     assert rows_of(lake.lake, "names") == judged("SELECT hour(time_hour), carrier FROM flights", flights=lake.table())
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_folders_of_runs_that_died_are_deleted_and_those_of_running_ones_stay(
     tmp_path: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch
@@ -458,6 +469,7 @@ def test_folders_of_runs_that_died_are_deleted_and_those_of_running_ones_stay(
     assert rows_of(lake.lake, "delays_by_day") == expected(lake)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_all_rows_are_computed_if_a_changed_windows_rows_are_in_no_group(
     tmp_path: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch

@@ -508,6 +508,8 @@ def test_a_decoded_table_whose_columns_grew_is_migrated(topic: MadeTopic) -> Non
 # --- other readers
 
 
+@pytest.mark.long
+@pytest.mark.spark
 def test_spark_duckdb_and_a_stream_go_on_with_a_migrated_table(
     topic: MadeTopic, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def contents(topic: MadeTopic) -> dict[tuple[str, str], Any]:
     return {(kind, key): (r.offsets, r.content) for kind in KINDS for key, r in topic.receipts(kind).items()}
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_live_table_that_spark_has_sorted_is_loaded_decoded_checked_rebuilt_and_erased_as_before(
     tmp_path: Path, spark: SparkSession

@@ -36,7 +36,7 @@ from testbed.loads import Record, TopicLake, wait_until
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 PASSWORD = 'canary-4f1c"behind-7b2e'
 """A password that contains a quote. If a pattern takes the quote for the end of the value, it does not hide the part of

@@ -557,9 +557,10 @@ def test_past_deadline_asks_nobody(long: History) -> None:
 
 
 @pytest.mark.alone
-def test_broker_gone_and_back_while_it_is_read(broker: Broker, long: History) -> None:
+def test_broker_gone_and_back_while_it_is_read(request: pytest.FixtureRequest, broker: Broker, long: History) -> None:
     end = long.end(0)
-    brokers = fetching.Brokers(long.settings, long.topic, long.topic_id, patience=60, stopped=lambda: False)
+    brokers = fetching.Brokers(long.settings, long.topic, long.topic_id, patience=300, stopped=lambda: False)
+    request.addfinalizer(brokers.close)
     tally = PartitionTally(0, OffsetRange(0, end), compacted=False)
     reader = PartitionReading(brokers, tally, Buffers(2000))
     reader.step()
@@ -575,12 +576,9 @@ def test_broker_gone_and_back_while_it_is_read(broker: Broker, long: History) ->
         assert long.gather((0, 100), deadline=time.monotonic() + 0.5).done == 0
     finally:
         starting.start()
-        starting_deadline = time.monotonic() + 60
     while not tally.done:
-        assert time.monotonic() < starting_deadline
         reader.step()
     starting.join()
-    brokers.close()
     assert by_kind(tally.evidence()) == ranged(long.truth[0])
 
 
