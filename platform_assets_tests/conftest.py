@@ -316,7 +316,7 @@ def one_session(platform_home: Home) -> Iterator[Callable[[SharedSession, int], 
 
 
 @pytest.fixture(autouse=True)
-def jobs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the tasks of jobs in this process, unless the test or the session is for Spark."""
     if parts.does_without_spark(mark.name for mark in request.node.iter_markers()):
         in_process.replace_spark(monkeypatch)

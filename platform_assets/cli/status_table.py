@@ -176,6 +176,8 @@ def _last_run(row: DerivedStatus) -> str:
     if row.committed_at is None:
         return "no run yet" + (f"; waits for {', '.join(missing)}, without rows yet" if missing else "")
     what = "all rows" if row.groups is None else counted(row.groups, "group")
+    if row.query_changed:
+        behind.insert(0, "its changed query")
     current = f"not in it: {', '.join(behind)}" if behind else "its inputs have no newer version"
     return f"last commit at {row.committed_at}, computed {what}; {current}"
 

@@ -245,11 +245,14 @@ def past_files(folder: Folder, newest: Made, among: Collection[str], *, dead: bo
         if dead if seen is None else seen != newest.derivation.erased:
             found += paths
     if newest.derivation.erased:
-        # Files that other writers' commits have removed, for example after OPTIMIZE.
+        # Files that other writers' commits have removed, for example after OPTIMIZE. The list comes from the log, so it
+        # also names files that do not exist any more.
         with folder.reading():
             removed = handle.vacuum(0, dry_run=True, enforce_retention_duration=False)
         found += [
-            path for path in map(unquote, removed) if not path.startswith((f"{FOLDER}/", "_")) and path not in named
+            path
+            for path in map(unquote, removed)
+            if not path.startswith((f"{FOLDER}/", "_")) and path not in named and folder.has(path)
         ]
     return found
 

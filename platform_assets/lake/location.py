@@ -158,8 +158,9 @@ class Folder:
             return DeltaTable.is_deltatable(self.uri, self._options)
 
     def has(self, name: str) -> bool:
-        """Return True if there is a file with this name. Raises whatever `read` raises."""
-        return self.size(name) is not None
+        """Return True if there is a file with this name, which must be a plain path below the folder, as in `erase`.
+        Raises whatever `read` raises."""
+        return _is_below(name) and self.size(name) is not None
 
     def read(self, name: str) -> bytes | None:
         """Return the file's content; None if it does not exist. Raises LakeNotReadableError and

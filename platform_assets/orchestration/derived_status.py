@@ -42,8 +42,9 @@ class DerivedStatus:
     """A derived table. The field names are also those of the JSON and must not change.
 
     `groups` counts the groups that the last run with a commit replaced; it is None if that run computed all rows. `committed_at` is
-    the time of that commit (ISO 8601, UTC), and `run_id` its run; both are None before the first one. `problems` says what keeps the
-    table from being brought up to date. `error` explains why nothing else is known.
+    the time of that commit (ISO 8601, UTC). `run_id` has the first 8 characters of Dagster's id of its run, or `command`, and random
+    digits. Both are None before the first commit. `query_changed` is true if that run computed the rows by another query. `problems`
+    says what keeps the table from being brought up to date. `error` explains why nothing else is known.
     """
 
     table: str
@@ -53,6 +54,7 @@ class DerivedStatus:
     committed_at: str | None
     run_id: str | None
     checks: tuple[CheckStatus, ...]
+    query_changed: bool = False
     problems: tuple[str, ...] = ()
     error: str | None = None
 
@@ -107,10 +109,13 @@ def _collect(
     made, newer = deriving.up_to_date(lake, declaration)
     newest = deriving.input_versions(lake, parsed)
     before = {} if made is None else made.derivation.inputs
+    query_changed = made is not None and made.derivation.declaration != declaration.digest
     inputs = tuple(
-        InputStatus(name, before[name].version if name in before else None, version, name in newer)
-        for name, version in newest.items()
+        InputStatus(name, version, now, name in newer and not (query_changed and version == now))
+        for name, now in newest.items()
+        for version in [before[name].version if name in before else None]
     )
+    has_past_files = made is not None and deriving.has_past_files(lake, made)
     derivation = None if made is None else made.derivation
     return DerivedStatus(
         table=declaration.table.name,
@@ -120,7 +125,18 @@ def _collect(
         committed_at=None if made is None else _committed_at(lake.table(declaration.table), made),
         run_id=None if derivation is None else derivation.run_id,
         checks=checks,
-        problems=tuple(_problems(declaration, parsed, lake, instance, states, blocking, is_behind=bool(newer))),
+        query_changed=query_changed,
+        problems=(
+            *([_past_files(declaration)] if has_past_files else ()),
+            *_problems(declaration, parsed, lake, instance, states, blocking, is_behind=bool(newer) or has_past_files),
+        ),
+    )
+
+
+def _past_files(declaration: DerivedDeclaration) -> str:
+    return (
+        "past files may still hold erased values: a run is deleting them now, or ended before it had deleted them. The next run "
+        f"deletes them; to do so now, run `platform-assets derive {declaration.table.short}`"
     )
 
 

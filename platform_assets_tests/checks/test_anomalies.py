@@ -388,7 +388,8 @@ def test_anomaly_is_found_by_its_checks_and_by_no_other(
     "seed",
     [
         lost_row, lost_window, duplicate_that_hides_a_loss, duplicate_across_windows, foreign_row_in_a_hole,
-        altered_value, pytest.param(altered_in_place, marks=IN_SPARK), files_removed, ledger_behind, dropped_commit,
+        altered_value, pytest.param(altered_in_place, marks=IN_SPARK),
+        pytest.param(files_removed, marks=IN_SPARK), ledger_behind, dropped_commit,
     ],
 )  # fmt: skip
 def test_loading_the_windows_again_mends_it(case: Case, seed: Callable[[Case], None]) -> None:

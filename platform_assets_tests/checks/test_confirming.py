@@ -44,6 +44,7 @@ def receipts(lk: TopicLake) -> dict[str, Receipt]:
     return lk.ledger.receipts(lk.declaration.raw_table)
 
 
+@pytest.mark.spark
 def test_each_engine_confirms_what_the_other_loaded_once(lake: LakeMaker, broker: Broker) -> None:
     lk = lake(partitions=2)
     keys = [lk.window_of(numbered(9, 2, f"{n}-")) for n in range(4)]

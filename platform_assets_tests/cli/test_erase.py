@@ -1,4 +1,4 @@
-"""Erasure in a shell, with a real broker and Spark. The records disappear from every file, audits pass, and neither
+"""Erasure in a shell, with a real broker. The records disappear from every file, audits pass, and neither
 engine restores the records."""
 
 from __future__ import annotations

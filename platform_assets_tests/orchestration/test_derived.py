@@ -25,7 +25,7 @@ from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.expectations import Expectation
 from platform_assets.orchestration import derived_definitions
 from platform_assets.orchestration.resources import LakeResource, SparkResource
-from platform_assets.windows.derive import checking, query
+from platform_assets.windows.derive import checking, deriving, query
 from platform_assets.windows.derive.deriving import Updater
 from platform_assets_tests.support.derived_lake import Flights, flights
 
@@ -181,6 +181,27 @@ def commit(lake: Flights, run_id: str, erased: dict[str, int]) -> Path:
     new = derived_table.written_files(folder, below, [])
     derived_table.commit(folder, folder.delta(), derivation, new, (), Schema.from_arrow(rows.schema))
     return file
+
+
+def test_files_that_another_writer_had_added_are_past_files_only_until_they_are_deleted(tmp_path: Path) -> None:
+    lake = Flights(tmp_path)
+    lake.load(0, flights(random.Random(1), 5))
+    folder, where = lake.lake.table(DECLARED.table), str(lake.root / "derived" / "by_day")
+    commit(lake, "before", {})
+    before = set(DeltaTable(where).file_uris())
+    write_deltalake(where, pa.table({"day": [2]}), mode="append")
+    (foreign,) = set(DeltaTable(where).file_uris()) - before
+    commit(lake, "after", {"flights": 1})
+    (made, is_foreign) = derived_table.newest(folder)
+    assert made is not None
+    assert not is_foreign
+    assert deriving.has_past_files(lake.lake, made)
+    past = derived_table.past_files(folder, made, derived_table.begun(folder), dead=False)
+    assert Path(foreign).name in {Path(path).name for path in past}
+    folder.erase(past)
+    assert not Path(foreign).exists()
+    # The log still names the removed files.
+    assert not deriving.has_past_files(lake.lake, made)
 
 
 def test_a_tick_requests_a_run_while_past_files_hold_erased_values(

@@ -109,6 +109,7 @@ def test_loads_of_different_windows_at_once_both_succeed(lake: LakeMaker, spark_
 # --- killed ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spark
 @both_engines
 def test_a_run_killed_in_the_middle_of_a_load_is_made_good_by_the_next(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
@@ -143,6 +144,7 @@ def server_of_its_own(folder: Path) -> Iterator[Callable[[], tuple[str, ProcessR
 
 
 @pytest.mark.long
+@pytest.mark.spark
 def test_a_server_killed_in_the_middle_of_a_load_leaves_the_table_as_it_was(lake: LakeMaker, tmp_path: Path) -> None:
     """The run reports an unknown outcome and retries automatically; the next run finds the window exact."""
     lk = lake(partitions=2, start=minutes_ago(3))

@@ -246,6 +246,7 @@ def receipts(lk: TopicLake) -> dict[str, Receipt]:
 
 
 @pytest.mark.broker
+@pytest.mark.spark
 def test_a_lost_ledger_comes_back_as_it_was_and_every_window_is_proved_unchanged(lake: LakeMaker) -> None:
     lk = lake(partitions=2)
     keys = [lk.window_of(numbered(20, 2))]

@@ -150,6 +150,9 @@ def _unknown(root: Any, known: set[str]) -> Iterator[Finding]:
         name = column.name
         if name.lower() in known or column.is_star or not name or _GIVEN_BY_SPARK.fullmatch(name):
             continue
+        if "_metadata" in (part.name.lower() for part in column.parts[:-1]):
+            # A field of Spark's hidden column, which the engine refuses or computes.
+            continue
         finding = Finding(line_of(column), f"no table of the query has a column {name!r}: {_hint(name, known)}")
         if finding not in seen:
             seen.add(finding)
