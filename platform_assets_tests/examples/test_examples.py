@@ -13,8 +13,8 @@ from platform_assets_tests.support.shell import DAGSTER_WARNINGS
 
 # Of the code location's own IO manager, which Dagster 1.13 wraps in a function.
 SUPERSEDED = "ignore:Function `fs_io_manager` is superseded"
-LONG = frozenset({"activity"})
-"""Examples with more derived tables than `metrics`. They run in `make test-all`."""
+LONG = frozenset({"activity", "metrics"})
+"""Examples with derived tables, which Spark computes. They run in `make test-all`."""
 pytestmark = [*map(pytest.mark.filterwarnings, (*DAGSTER_WARNINGS, SUPERSEDED))]
 
 

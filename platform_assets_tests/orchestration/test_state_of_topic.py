@@ -32,7 +32,7 @@ from testbed.project import definitions
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
+pytestmark = [pytest.mark.broker, *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
 DECODE = DecodeDeclaration(
     FormatSpec("json", {"schema": "id BIGINT NOT NULL, status STRING"}),
