@@ -317,8 +317,9 @@ def one_session(platform_home: Home) -> Iterator[Callable[[SharedSession, int], 
 
 @pytest.fixture(autouse=True)
 def without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the tasks of jobs in this process, unless the test or the session is for Spark."""
-    if parts.does_without_spark(mark.name for mark in request.node.iter_markers()):
+    """Run the tasks of jobs in this process, unless the test or the session is for Spark. Tests without the session's
+    services replace what they need themselves."""
+    if _shares(request.node) and parts.does_without_spark(mark.name for mark in request.node.iter_markers()):
         in_process.replace_spark(monkeypatch)
 
 
