@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from platform_assets.services.home import CHECKOUT
-from platform_assets_tests.support import schedule
+from platform_assets_tests.support import parts, schedule
 
 
 def test_the_longest_file_comes_first_and_files_without_a_record_are_guessed() -> None:
@@ -32,13 +32,14 @@ def test_tests_that_disturb_the_services_run_beside_tests_that_need_none() -> No
 
 
 def test_test_all_runs_what_test_leaves_out() -> None:
-    targets = dict(
-        re.findall(r'^([a-z-]+): .*\n\t@\$\(PYTEST\) -m "([^"]*)"', (CHECKOUT / "Makefile").read_text(), re.M)
+    found = re.findall(
+        r'^([a-z-]+): .*\n\t@([A-Z_]+=\S+ )?\$\(PYTEST\) -m "([^"]*)"', (CHECKOUT / "Makefile").read_text(), re.M
     )
-    assert targets == {
-        "test": f"not soak and not cluster and not {schedule.LONG}",
-        "test-all": "not soak and not cluster",
-        "coverage": "not soak and not cluster",
+    in_spark = f"{parts.JOBS.variable}=spark "
+    assert {target: (jobs, marks) for target, jobs, marks in found} == {
+        "test": ("", f"not soak and not cluster and not {schedule.LONG}"),
+        "test-all": (in_spark, "not soak and not cluster"),
+        "coverage": (in_spark, "not soak and not cluster"),
     }
 
 
