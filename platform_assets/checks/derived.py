@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 RECORDED: Final = "as_recorded"
-PAST_FILES: Final = (
-    "Past files may still hold erased values: a run is deleting them now, or ended before it had deleted them. Audit "
-    "again; if this repeats, the next run of the sensor or of `platform-assets derive` deletes them."
-)
 
 
 def audit(
@@ -76,7 +72,7 @@ def _outcomes(
         yield CheckOutcome(EQUALS_REBUILD, None, str(e))
     progress("expectations")
     if made.derivation.declaration != declaration.digest:
-        text = f"`sql` or `by` changed after the newest run: run `platform-assets derive {declaration.table.short}`"
+        text = f"{checking.QUERY_CHANGED}: run `platform-assets derive {declaration.table.short}`"
         yield from (CheckOutcome(each.name, None, text) for each in declaration.expect)
         return
     try:
@@ -98,9 +94,8 @@ def as_recorded(
     held = folder.stamps()
     lost = sorted(path for path in files if path not in held)
     if lost and delta_log.newest_version(folder) != handle.version():
-        text = "another run committed during the audit, and may have deleted past files: run the audit again"
-        return CheckResult(
-            RECORDED, declaration.table, (_finding(declaration, "could not tell", text),), f"Could not tell: {text}", ()
+        return _undecided(
+            declaration, RECORDED, "another run committed during the audit, and may have deleted past files"
         )
     texts = []
     if derived_table.newest(folder, handle.version())[1]:
@@ -111,11 +106,9 @@ def as_recorded(
         )
     if lost:
         texts.append(f"{counted(len(lost), 'file')} of the newest version cannot be found, such as {lost[0]}.")
-    open_text = PAST_FILES if not texts and deriving.has_past_files(lake, made) else None
+    if not texts and deriving.has_past_files(lake, made):
+        return _undecided(declaration, RECORDED, deriving.PAST_FILES, (("rows", recorded),))
     behind = f", without newer changes of {', '.join(newer)}" if newer else ""
-    if open_text is not None:
-        findings: tuple[Finding, ...] = (_finding(declaration, "could not tell", open_text),)
-        return CheckResult(RECORDED, declaration.table, findings, open_text, (("rows", recorded),))
     headline = texts[0] if texts else f"{counted(recorded, 'row')} as recorded in version {made.version}{behind}."
     findings = tuple(_finding(declaration, "not conserved", text) for text in texts)
     return CheckResult(RECORDED, declaration.table, findings, headline, (("rows", recorded),))
@@ -127,8 +120,7 @@ def rebuilt(declaration: DerivedDeclaration, compared: Comparison) -> CheckResul
     what += "" if compared.groups is None else f" in {counted(compared.groups, 'group')}"
     figures = (("rows", compared.rows), *((("groups", compared.groups),) if compared.groups is not None else ()))
     if compared.unknown is not None:
-        findings: tuple[Finding, ...] = (_finding(declaration, "could not tell", compared.unknown),)
-        return CheckResult(EQUALS_REBUILD, declaration.table, findings, f"Could not tell: {compared.unknown}", figures)
+        return _undecided(declaration, EQUALS_REBUILD, compared.unknown, figures)
     if not compared.columns:
         text = f"{what} equal the query's result over the recorded versions of its inputs."
         return CheckResult(EQUALS_REBUILD, declaration.table, (), text, figures)
@@ -151,6 +143,14 @@ def as_expected(declaration: DerivedDeclaration, found: Expected) -> CheckResult
 
 
 _CORRECT: Final = "Correct the rows of the inputs, the query, or the expectation."
+
+
+def _undecided(
+    declaration: DerivedDeclaration, check: str, text: str, figures: tuple[tuple[str, int], ...] = ()
+) -> CheckResult:
+    remedy = f"Audit the table again. If this repeats, run `platform-assets derive {declaration.table.short}`."
+    finding = Finding("could not tell", declaration.table.short, "", None, (), text, remedy)
+    return CheckResult(check, declaration.table, (finding,), f"Could not tell: {text}", figures)
 
 
 def _finding(declaration: DerivedDeclaration, kind: FindingKind, text: str) -> Finding:

@@ -134,10 +134,8 @@ def _collect(
 
 
 def _past_files(declaration: DerivedDeclaration) -> str:
-    return (
-        "past files may still hold erased values: a run is deleting them now, or ended before it had deleted them. The next run "
-        f"deletes them; to do so now, run `platform-assets derive {declaration.table.short}`"
-    )
+    command = f"`platform-assets derive {declaration.table.short}`"
+    return f"{deriving.PAST_FILES}. The next run deletes them; to do so now, run {command}"
 
 
 def _committed_at(folder: Folder, made: Made) -> str | None:

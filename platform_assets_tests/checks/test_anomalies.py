@@ -359,7 +359,7 @@ CASES: list[tuple[Callable[[Case], None], Mapping[str, Found]]] = [
     (orchestrator_ahead, {"agrees_with_ledger": {("orchestrator ahead", LAST, None, ())}}),
 ]  # fmt: skip
 FOUND_BY_SPARK = (altered_in_place, topic_id_altered_in_place, files_removed)
-"""Anomalies that Spark finds while it reads the files, by the checksums of pages."""
+"""Anomalies that Spark finds while it reads the files: by the checksums of pages, or because a file is missing."""
 IN_SPARK = pytest.mark.spark
 
 

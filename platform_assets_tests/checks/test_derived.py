@@ -99,6 +99,7 @@ def test_rows_that_differ_are_an_anomaly_and_unknown_ones_undecided(
     monkeypatch.setattr(checking, "compare", lambda *_, **__: Comparison(0, 0, unknown="no files"))
     found = audited(lake, deep=deep)
     assert (found.exit_code, outcomes(found)["equals_rebuild"]) == (2, "undecided")
+    assert "--whole" not in found.checks[1].findings[0].remedy
 
 
 def test_rows_of_an_earlier_query_are_not_compared_with_the_new_one(tmp_path: Path) -> None:
@@ -108,6 +109,15 @@ def test_rows_of_an_earlier_query_are_not_compared_with_the_new_one(tmp_path: Pa
         found = checking.compare(Flights(tmp_path).lake, DECLARED, no_spark, Made(0, derivation), seed=seed)
         assert found.unknown is not None
         assert "changed after the newest run" in found.unknown
+
+
+def test_expectations_of_a_changed_query_are_not_judged_on_the_earlier_rows(lake: Flights) -> None:
+    changed = replace(DECLARED, sql=DECLARED.sql + " HAVING n > 1")
+    found = derived.audit(changed, lake.lake, no_spark, NOW, deep=False, seed="seed")
+    assert {name: outcomes(found)[name] for name in ("n_not_null", "n_low")} == dict.fromkeys(
+        ("n_not_null", "n_low"), "undecided"
+    )
+    assert "platform-assets derive by_day" in found.reasons[-1]
 
 
 def append(table: Path) -> None:

@@ -53,6 +53,7 @@ def test_only_files_below_a_folder_are_erased(tmp_path: Path, name: str) -> None
     outside.write_bytes(b"x")
     for inside in ("_log", "below/a"):
         folder.write(inside, b"x")
+    assert not folder.has(name.format(outside=outside))
     folder.erase([name.format(outside=outside), "below/a"])
     assert outside.exists()
     assert (folder.has("_log"), folder.has("below/a")) == (True, False)

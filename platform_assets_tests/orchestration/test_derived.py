@@ -23,7 +23,7 @@ from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Decision
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.expectations import Expectation
-from platform_assets.orchestration import derived_definitions
+from platform_assets.orchestration import derived_definitions, derived_status
 from platform_assets.orchestration.resources import LakeResource, SparkResource
 from platform_assets.windows.derive import checking, deriving, query
 from platform_assets.windows.derive.deriving import Updater
@@ -227,11 +227,16 @@ def test_a_tick_requests_a_run_while_past_files_hold_erased_values(
         assert killed.run_requests[0].run_key != erasing.run_requests[0].run_key
         (made, _), handle = derived_table.newest(folder), folder.delta()
         assert made is not None
-        assert "Past files" in derived.as_recorded(DECLARED, lake.lake, handle, made, ()).headline
+        judged = derived.as_recorded(DECLARED, lake.lake, handle, made, ())
+        assert [each.kind for each in judged.findings] == ["could not tell"]
+        assert "past files" in judged.headline
+        (status,) = derived_status.collect([DECLARED], [], lake.lake, None, {})
+        assert "past files" in status.problems[0]
         past.unlink()
         done = tick(lake, instance, killed.cursor, NOW + timedelta(seconds=200))
         assert "no input has a newer version" in str(done.skip_reason)
         assert used.exists()
+        assert derived_status.collect([DECLARED], [], lake.lake, None, {})[0].problems == ()
         # The files are not listed again before the next commit.
         monkeypatch.setattr(derived_table, "past_files", lambda *_, **__: pytest.fail("listed again"))
         assert tick(lake, instance, done.cursor, NOW + timedelta(seconds=300)).cursor == done.cursor

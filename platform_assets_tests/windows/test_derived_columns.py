@@ -35,6 +35,7 @@ def found(sql: str, by: Mapping[str, str] = WINDOW) -> Analysis:
     [
         "SELECT Window, A FROM decoded.flights WHERE CARRIER = 'x' AND `odd name` = 'y' AND odd_struct['a b'] > 1",
         "SELECT f.window, p.maker FROM decoded.flights f JOIN raw.planes p USING (tailnum)",
+        "SELECT window, f._metadata.file_name, _metadata.file_path FROM decoded.flights f",
         "SELECT window, a AS b, b + 1 AS c, c * 2 AS d FROM decoded.flights",
         "SELECT window, f.customer.id, customer.zip, part FROM decoded.flights f LATERAL VIEW explode(parts) p AS part",
         "SELECT window, e.k, v FROM decoded.flights LATERAL VIEW explode(m) e AS k, v",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 EQUALS_REBUILD: Final = "equals_rebuild"
 """Name of the check that computes rows again."""
+QUERY_CHANGED: Final = "`sql` or `by` changed after the newest run, so its rows are those of another query"
 SAMPLED: int = 10
 """Number of groups that each run compares."""
 
@@ -62,9 +63,7 @@ def compare(
     read.
     """
     if made.derivation.declaration != declaration.digest:
-        return Comparison(
-            0, 0, unknown="`sql` or `by` changed after the newest run, so its rows are those of another query"
-        )
+        return Comparison(0, 0, unknown=QUERY_CHANGED)
     engine = DerivingEngine(spark, declaration.table.name, declaration.by)
     updater = Updater(lake, declaration, spark)
     pinned = updater.pinned_at(made.derivation)

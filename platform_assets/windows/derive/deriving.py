@@ -409,6 +409,11 @@ def up_to_date(lake: Lake, declaration: DerivedDeclaration) -> tuple[Made | None
     return made, tuple(newer) or (tuple(now) if erased.seen(lake, parsed.inputs) != seen else ())
 
 
+PAST_FILES: Final = (
+    "past files may still hold erased values: a run is deleting them now, or ended before it had deleted them"
+)
+
+
 def has_past_files(lake: Lake, made: Made) -> bool:
     """Return True if past files may still hold erased values, because the run that made `made` ended before it deleted them. The next
     run deletes them. This lists all files of the table, so do not ask again once the result is False: it stays so for `made`."""
