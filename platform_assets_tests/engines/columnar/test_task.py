@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import re
 import time
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,7 @@ from platform_assets_tests.support.every_kind import EVERY_KIND
 from platform_assets_tests.support.made_batches import Made, made_batch
 from platform_assets_tests.support.quotas import fetch_quota
 from platform_assets_tests.support.raw_produce import produce_batch
-from testbed.loads import Record, TopicLake
+from testbed.loads import Record, TopicLake, wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -228,14 +229,17 @@ def test_a_quota_of_a_megabyte_a_second_is_waited_out(
     lk = lake()
     lk.send(Record(b"v" * 100_000) for _ in range(60))
     monkeypatch.setenv("KAFKA_CLIENT_ID", f"columnar-{lk.topic}")
-    wanted = work_of(
-        lk, {0: (0, 60)}, tmp_path / "t", most=1, patience=1.0, options=("client.id",), fetch_bytes=2 << 20
-    )
-    with fetch_quota(lk.bootstrap, f"columnar-{lk.topic}", 1 << 20):
+
+    def waited() -> bool:
+        folder = tmp_path / uuid.uuid4().hex
+        wanted = work_of(lk, {0: (0, 60)}, folder, most=1, patience=1.0, options=("client.id",), fetch_bytes=2 << 20)
         began = time.monotonic()
         assert [f.rows for f in done(wanted)] == [60]
-    # Without a wait, the broker would not have applied the quota.
-    assert time.monotonic() - began > 1.5
+        return time.monotonic() - began > 1.5
+
+    with fetch_quota(lk.bootstrap, f"columnar-{lk.topic}", 1 << 20):
+        # The broker confirms a quota before it applies the quota. Until then, everything is read at once.
+        wait_until("the broker applies the quota", waited)
 
 
 # --- failures -----------------------------------------------------------------------------------------------------
