@@ -66,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         durations = os.environ.pop(schedule.VARIABLE, None)
         config.pluginmanager.register(schedule.Durations(Path(durations) if durations else None))
+        if repeatable := os.environ.pop(schedule.REPEATABLE_VARIABLE, None):
+            config.pluginmanager.register(schedule.Repeatable(Path(repeatable)))
     # The services of tests live for minutes: the optimizing compiler would cost them more than it saves.
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
     if parts.LAYOUT.chosen() == "partitioned":
@@ -95,6 +97,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = item.path.relative_to(item.config.rootpath).as_posix()
         group_of[item] = schedule.DISTURBING if _shares(item) and item.get_closest_marker("alone") else file
         item.add_marker(pytest.mark.xdist_group(group_of[item]))
+        item.user_properties.append((schedule.USES_SERVICES, _shares(item)))
         if _shares(item) and item.path.relative_to(Path(__file__).parent) in parts.PORTABLE:
             item.add_marker(pytest.mark.portable)
     if items and hasattr(items[0].config, "workerinput"):

@@ -2,12 +2,14 @@
 at about the same time, and tests that disturb the services run beside tests that need no services.
 
 A run with `PLATFORM_TEST_DURATIONS=FILE` writes the duration of each file in seconds;
-`platform_assets_tests/durations.json` is such a file.
+`platform_assets_tests/durations.json` is such a file. A run with `PLATFORM_TEST_REPEATABLE=FILE` that fails writes the
+tests that may run once more, if all that failed may.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,6 +20,11 @@ import pytest
 from platform_assets.services.home import CHECKOUT
 
 VARIABLE: Final = "PLATFORM_TEST_DURATIONS"
+REPEATABLE_VARIABLE: Final = "PLATFORM_TEST_REPEATABLE"
+USES_SERVICES: Final = "uses_services"
+"""Property of the reports of tests that use the session's services."""
+MOST_REPEATED: Final = 3
+"""Largest number of failed tests that may run once more."""
 RECORDED: Final = CHECKOUT / "platform_assets_tests" / "durations.json"
 LONG: Final = "long"
 DISTURBING: Final = "disturbing"
@@ -79,3 +86,29 @@ class Durations:
         if self._path is not None:
             found = {file: round(seconds, 1) for file, seconds in sorted(self._seconds.items())}
             self._path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+class Repeatable:
+    """Plugin for the process that gets all reports. It writes the failed tests, one per line, in the form that `pytest
+    @FILE` reads.
+
+    It writes none if more than `MOST_REPEATED` failed, if one of them uses no services, or if anything but tests
+    failed. A test without services fails for a reason in the code. One with services can also fail because a limit of
+    a client was too short for a busy machine.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._failed: dict[str, bool] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            # pytest-xdist adds the group to the name of a test.
+            name = re.sub(rf"@({DISTURBING}|{re.escape(report.nodeid.partition('::')[0])})$", "", report.nodeid)
+            self._failed[name] = dict(report.user_properties).get(USES_SERVICES) is True
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self._path.unlink(missing_ok=True)
+        only_tests = exitstatus == pytest.ExitCode.TESTS_FAILED
+        if only_tests and 0 < len(self._failed) <= MOST_REPEATED and all(self._failed.values()):
+            self._path.write_text("".join(f"{name}\n" for name in self._failed))

@@ -63,3 +63,58 @@ def test_a_run_in_processes_takes_long_files_first_says_what_ran_and_writes_the_
     assert list(dict.fromkeys(passed)) == files[::-1]
     assert f"ran {len(passed)} tests, 0 of them marked `long`" in done.stdout
     assert json.loads(found.read_text()).keys() == set(files)
+
+
+def test_only_a_few_failed_tests_that_use_services_may_run_once_more(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        """
+import os, pathlib, pytest
+from platform_assets_tests.support import schedule
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(schedule.Repeatable(pathlib.Path(os.environ["FAILED"])))
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(schedule.DISTURBING if "alone" in item.name else item.path.name))
+        item.user_properties.append((schedule.USES_SERVICES, "pure" not in item.name))
+"""
+    )
+    (tmp_path / "test_some.py").write_text(
+        """
+import os, pytest
+
+@pytest.mark.parametrize("value", os.environ.get("VALUES", "a b,x@disturbing").split(","))
+def test_alone(value): assert value == os.environ.get("VALUE")
+@pytest.fixture
+def broken(): raise OSError
+def test_set_up(broken): pass
+def test_pure(): assert not os.environ.get("PURE")
+def test_passes(): pass
+"""
+    )
+    found = tmp_path / "failed.txt"
+
+    def run(*arguments: str, **environment: str) -> int:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--dist", "loadgroup", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT), "FAILED": str(found), **environment},
+            capture_output=True,
+            check=False,
+        ).returncode
+
+    alone = ["test_some.py::test_alone[a b]", "test_some.py::test_alone[x@disturbing]"]
+    assert run("-n", "1") == 1
+    assert sorted(found.read_text().splitlines()) == [*alone, "test_some.py::test_set_up"]
+    assert run("-n", "0", f"@{found}", VALUE="a b") == 1
+    assert sorted(found.read_text().splitlines()) == [alone[1], "test_some.py::test_set_up"]
+    assert run("-n", "0", PURE="fails", VALUES="one") == 1
+    assert not found.exists()
+    assert run("-n", "0", VALUES="one,two,three") == 1
+    assert not found.exists()
+    assert run("-n", "0", "-k", "passes") == 0
+    assert not found.exists()
+    assert run("-n", "0", "test_some.py", "test_missing.py") == 4
+    assert not found.exists()
