@@ -58,7 +58,7 @@ def check(as_json: bool) -> None:
 
     from platform_assets.cli.environment import Environment
     from platform_assets.components import declared, query_columns
-    from platform_assets.components.yaml_check import Mistake
+    from platform_assets.components.yaml_files import Mistake
 
     environment, now = Environment.of_process(), datetime.now(UTC)
     judged = declared.judgement()

@@ -13,12 +13,13 @@ from typing import Final
 
 import dagster as dg
 
-from platform_assets.components import yaml_check
+from platform_assets.components import yaml_check, yaml_files
 from platform_assets.components.left_out import left_out
 from platform_assets.components.published_topic import PublishedTopic
 from platform_assets.components.topic_table import TopicTable
 from platform_assets.components.topic_tables import TopicTables
-from platform_assets.components.yaml_check import Declared, Judgement, Mistake
+from platform_assets.components.yaml_check import Declared, Judgement
+from platform_assets.components.yaml_files import Mistake
 from platform_assets.errors import ConfigurationError, DeclarationsError
 from platform_assets.lake.location import Lake
 from platform_assets.ledger import cut_ranges
@@ -259,7 +260,7 @@ def patterns() -> list[tuple[Path, TopicTables]]:
 
 def _is_empty(folder: Path) -> bool:
     return not any(
-        name in yaml_check.NAMES or name.endswith(".py") for _, _, names in os.walk(folder) for name in names
+        name in yaml_files.NAMES or name.endswith(".py") for _, _, names in os.walk(folder) for name in names
     )
 
 

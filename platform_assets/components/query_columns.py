@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from platform_assets.components.yaml_check import Declared, DeclaredDerived, Mistake
+from platform_assets.components.yaml_check import Declared, DeclaredDerived
+from platform_assets.components.yaml_files import Mistake
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.lake import changes_table, dead_letter_table, decoded_table
 from platform_assets.model.declaration import TopicDeclaration
