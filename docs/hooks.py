@@ -24,6 +24,7 @@ PAGES: Final = {
     "examples/activity/README.md": "examples/activity.md",
     "examples/commit_log/README.md": "examples/commit_log.md",
     "examples/metrics/README.md": "examples/metrics.md",
+    "examples/suggestions/README.md": "examples/suggestions.md",
     "README.md": "index.md",
 }
 """Documents by their path in the repository, and where they are in the site; the README is no page, but `index.md` is."""

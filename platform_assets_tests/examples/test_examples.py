@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,11 @@ import pytest
 from examples import runner
 from platform_assets.errors import ConfigurationError
 from platform_assets_tests.conftest import Broker
-from platform_assets_tests.support.shell import DAGSTER_WARNINGS
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 
 # Of the code location's own IO manager, which Dagster 1.13 wraps in a function.
 SUPERSEDED = "ignore:Function `fs_io_manager` is superseded"
-LONG = frozenset({"activity", "metrics"})
+LONG = frozenset(runner.names()) - {"commit_log"}
 """Examples with derived tables, which Spark computes. They run in `make test-all`."""
 pytestmark = [*map(pytest.mark.filterwarnings, (*DAGSTER_WARNINGS, SUPERSEDED))]
 
@@ -54,6 +56,16 @@ def test_each_example_has_what_its_readers_need() -> None:
         assert len(readme.splitlines()) < 80
         assert list((folder / "defs").rglob("defs.yaml"))
         assert f"({name}/README.md)" in (runner.FOLDER / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", runner.names())
+def test_the_yaml_of_an_example_has_no_mistakes(name: str, tmp_path: Path) -> None:
+    start = f"{datetime.now(UTC) - timedelta(hours=1):%Y-%m-%dT%H:%M:00Z}"
+    variables = {"PLATFORM_DEFS": str(runner.example(name).defs), runner.START: start}
+    found = Shell(tmp_path / "project").run("check", "--json", **variables)
+    assert found.exit_code == 0, found.output
+    printed = json.loads(found.stdout)
+    assert (printed["mistakes"], printed["warnings"]) == ([], [])
 
 
 def test_an_unknown_example_is_refused() -> None:
