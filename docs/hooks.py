@@ -23,6 +23,7 @@ PAGES: Final = {
     "examples/README.md": "examples/index.md",
     "examples/activity/README.md": "examples/activity.md",
     "examples/commit_log/README.md": "examples/commit_log.md",
+    "examples/logs/README.md": "examples/logs.md",
     "examples/metrics/README.md": "examples/metrics.md",
     "examples/suggestions/README.md": "examples/suggestions.md",
     "README.md": "index.md",

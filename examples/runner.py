@@ -1,8 +1,8 @@
 """Run one example: start the services, send its data to Kafka, load and derive its tables, and compare the result.
 
 An example is a folder with declarations in `defs/`, and a module `example.py` that has one `Example`. The data is from
-a Python package. Its time runs 1,440 times as fast: a day of the source becomes a window of one minute, and the last
-of these windows ends when the example starts.
+a Python package, or in the folder. Its time runs faster or slower, by default 1,440 times as fast: a day of the source
+becomes a window of one minute. The last window ends when the example starts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FOLDER: Final = Path(__file__).parent
 START: Final = "EXAMPLE_START"
 """Variable with the start of the first window. The YAML of each example reads it."""
 SPEED: Final = 1440
-"""Seconds of the source's time per second of Kafka's time."""
+"""Seconds of the source's time per second of Kafka's time, unless an example has another speed."""
 ROUNDS: Final = 2
 """Parts of the windows that are loaded one after the other. Derived tables are computed after each part."""
 
@@ -105,6 +105,7 @@ class Example:
         records: returns the records in the order of their times.
         compare: compares the tables of a lake with the source file.
         config: configuration of all topics.
+        speed: seconds of the source's time per second of Kafka's time.
     """
 
     name: str
@@ -113,6 +114,12 @@ class Example:
     records: Callable[[], Sequence[Record]]
     compare: Callable[[Lake], list[Comparison]]
     config: Mapping[str, str] = field(default_factory=dict)
+    speed: float = SPEED
+
+    @property
+    def window(self) -> timedelta:
+        """Part of the source's time that becomes a window of one minute."""
+        return timedelta(seconds=60 * self.speed)
 
     @property
     def defs(self) -> Path:
@@ -167,7 +174,7 @@ def run(which: Example, report: Callable[[str], None] = print) -> list[Compariso
     home = Home.from_environment()
     records = which.records()
     last = max(record.at for record in records)
-    windows = math.floor((last - which.first) / timedelta(seconds=60 * SPEED)) + 1
+    windows = math.floor((last - which.first) / which.window) + 1
     start = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=windows)
     os.environ[DEFS_VARIABLE] = str(which.defs)
     os.environ[START] = f"{start:%Y-%m-%dT%H:%M:%SZ}"
@@ -179,7 +186,8 @@ def run(which: Example, report: Callable[[str], None] = print) -> list[Compariso
         os.environ.setdefault(name, value)
     _send(which, records, start, environment)
     report(
-        f"sent {len(records):,} records to {', '.join(which.topics)}: {windows} days of the source, a window of a minute each"
+        f"sent {len(records):,} records to {', '.join(which.topics)}: {windows} windows of a minute, each with {which.window} "
+        "(h:mm:ss) of the source"
     )
     _load_and_derive(environment, report)
     return which.compare(environment.ledger().lake)
@@ -203,7 +211,7 @@ def _send(which: Example, records: Sequence[Record], start: datetime, environmen
 
     producer = Producer({**settings, "enable.idempotence": True, "linger.ms": 20, "log_level": 3})
     for record in records:
-        at = start + (record.at - which.first) / SPEED
+        at = start + (record.at - which.first) / which.speed
         arguments = {"value": record.value, "key": record.key, "timestamp": round(at.timestamp() * 1000)}
         while True:
             try:

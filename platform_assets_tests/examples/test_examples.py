@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from examples import runner
+from examples.logs import example as logs
 from platform_assets.errors import ConfigurationError
 from platform_assets_tests.conftest import Broker
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
@@ -81,3 +83,10 @@ def test_a_row_that_differs_is_counted(rows: list[tuple[int, str]], different: i
     found = runner.rows_compared("derived/x", rows, [(2, "b"), (1, "a")])
     assert (found.different, found.is_equal) == (different, not different)
     assert ("differ" in str(found)) is (different > 0)
+
+
+def test_each_line_of_the_logs_is_in_one_entry() -> None:
+    found = [text for _, _, line, more in logs._entries() for text in (line, *(more or "").split("\n")) if text]
+    with zipfile.ZipFile(logs.FILE) as archive:
+        lines = [line for name in archive.namelist() for line in archive.read(name).decode().split("\n") if line]
+    assert sorted(found) == sorted(lines)

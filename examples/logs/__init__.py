@@ -1,0 +1,1 @@
+"""Log aggregation: patterns of lines, errors per service, and what is new."""
