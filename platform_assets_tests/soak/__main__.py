@@ -1,7 +1,7 @@
 """`make soak`: run scenarios, and print the findings.
 
-The scenarios are storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, decisions and
-canaries. The exit code is 1 if anything was found, or if something did not recover by itself. A scenario continues
+The scenarios are storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, decisions, states
+and canaries. The exit code is 1 if anything was found, or if something did not recover by itself. A scenario continues
 after a finding.
 """
 
@@ -34,6 +34,7 @@ from platform_assets_tests.soak import (
     races,
     recovery,
     restarts,
+    states,
     storm,
     streaming,
 )
@@ -43,8 +44,8 @@ from platform_assets_tests.soak.production import PARTS
 from testbed.homes import engines
 
 SCENARIOS: Final = (
-    "storm", "matrix", "outages", "day", "histories", "restarts", "decoders", "recovery", "decisions", "races", "streaming",
-    "canary", *TARGETS,
+    "storm", "matrix", "outages", "day", "histories", "restarts", "decoders", "recovery", "decisions", "races", "states",
+    "streaming", "canary", *TARGETS,
 )  # fmt: skip
 _SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.delay.ms": "500"}
 
@@ -164,6 +165,12 @@ def _decisions(report: Report, first: int, seeds: int, seconds: float, root: Pat
         report.add(decisions.HEADER, found.line(), found.anomalies)
 
 
+def _states(report: Report, first: int, seeds: int, seconds: float, root: Path) -> None:
+    for seed in range(first, first + seeds):
+        found = states.run(seed, seconds, root / f"states-{seed}")
+        report.add(states.HEADER, found.line(), found.anomalies)
+
+
 def _races(report: Report, first: int, seeds: int, rounds: int, root: Path) -> None:
     """Run the rounds of each seed, once in a folder and once in an object store."""
     for seed in range(first, first + seeds):
@@ -247,6 +254,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _recoveries(report, chosen.seed, chosen.seeds, chosen.seconds, root)
     if chosen.scenario in ("decisions", "all"):
         _decisions(report, chosen.seed, chosen.seeds, chosen.seconds, root)
+    if chosen.scenario in ("states", "all"):
+        _states(report, chosen.seed, chosen.seeds, chosen.seconds, root)
     if chosen.scenario in ("races", "all"):
         _races(report, chosen.seed, chosen.seeds, chosen.rounds, root)
     if chosen.scenario in ("streaming", "all"):

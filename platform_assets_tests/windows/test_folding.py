@@ -24,26 +24,15 @@ from platform_assets.errors import (
 from platform_assets.lake import changes_table, delta_log, state_table
 from platform_assets.lake.location import Lake
 from platform_assets.model.state import StateDeclaration
+from platform_assets.windows.maintain.merging import Upkeep
 from platform_assets.windows.state import folding
 from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from platform_assets_tests.support.made_changes import COLUMNS, DAYS, MadeChanges, change
-from platform_assets_tests.support.state_histories import LIVE, History, by_key, expected
+from platform_assets_tests.support.state_histories import LIVE, by_key, expected
+from platform_assets_tests.support.state_lakes import STEPS, CrashedError, LakeHistory, crashing
 
-STEPS = ("state_deleted", "state", "past files")
 A, B, C, D = DAYS[:4]
-
-
-class CrashedError(BaseException):
-    """The process ends."""
-
-
-def crashing(at: str):  # type: ignore[no-untyped-def]
-    def before(step: str) -> None:
-        if step == at:
-            raise CrashedError(step)
-
-    return before
 
 
 @pytest.fixture
@@ -247,22 +236,7 @@ def test_a_topic_without_changes_has_no_state(tmp_path: Path) -> None:
 def test_random_histories_in_a_lake(tmp_path: Path, number: int) -> None:
     seed = os.environ.get("STATE_SEED", str(random.randrange(1 << 30)))
     print(f"STATE_SEED={seed}")
-    history = History(f"{seed}/{number}", StateDeclaration(("id",)))
-    made = MadeChanges(tmp_path)
-    for _ in range(12):
-        if history.random.random() < 0.6:
-            history.load()
-            window = history.loads[-1].window
-            made.load(window, history.windows[window])
-            continue
-        step = history.random.choice(["", "", *STEPS])
-        try:
-            made.state(crashing(step)).fold()
-        except (CrashedError, NoChangesError):
-            continue
-    made.state().fold()
-    made.check()
-    assert made.live() == expected(history.windows, history.state)[0]
+    LakeHistory(f"{seed}/{number}", tmp_path).run()
 
 
 def test_changes_without_rows_give_an_empty_state(made: MadeChanges) -> None:
@@ -329,6 +303,31 @@ def decoded(root: Path) -> tuple[DecodedTopic, TopicState]:
     state = TopicState(topic.topic, BY_ID, topic.lake)
     assert state.fold().rows == 3
     return topic, state
+
+
+def test_upkeep_and_vacuum_of_the_changes_neither_change_nor_delay_a_fold(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path, "orders")
+    topic.state = BY_ID
+    keys = topic.load([order(1), order(2)], [order(1), order(3)], [order(2), order(4)], [order(5)])
+    state = TopicState(topic.topic, BY_ID, topic.lake)
+
+    def make(*windows: str) -> None:
+        topic.decode(*windows)
+        for key in windows:
+            topic.changer.make(key)
+
+    make(*keys[:2])
+    state.fold()
+    make(keys[2])
+    merged = list(Upkeep(topic.declaration.changes_table, topic.ledger).run("9"))
+    assert [each.version for each in merged] == [DeltaTable(str(state.changes_folder)).version()]
+    for folder in (state.changes_folder, state.live_folder, state.dead_folder):
+        DeltaTable(str(folder)).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    make(keys[3])
+    outcome = state.fold()
+    assert (outcome.made, outcome.windows, outcome.rows) == ("fold", tuple(keys[2:]), 5)
+    assert state.compare().is_equal
+    assert all(each.passed for each in checks.results(topic.declaration, BY_ID, topic.ledger, seed="1"))
 
 
 def assert_waits(topic: DecodedTopic, state: TopicState, rows: int) -> None:
