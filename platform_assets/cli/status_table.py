@@ -51,6 +51,9 @@ def print_status(status: Status, console: Console | None = None, *, attention_fi
     for row in status.tables:
         if row.keep is not None:
             console.print(Text(line(f"{row.table}: {expiry_text.text(row.keep)}"), "dim"), soft_wrap=True)
+    for state in (row.state for row in status.tables if row.state is not None):
+        for text in state.waits_for:
+            console.print(Text(line(f"{state.table}: {text}"), "dim"), soft_wrap=True)
     for derived in status.derived:
         console.print(Text(line(f"{derived.table}: {_last_run(derived)}"), "dim"), soft_wrap=True)
     if not attention_first:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 
 import dagster as dg
 
+from platform_assets.checks.findings import counted
 from platform_assets.errors import NoChangesError
 from platform_assets.lake import delta_log
+from platform_assets.ledger import decisions, unloaded
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.state import StateDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import dagster_records, health, names
 from platform_assets.orchestration.health import CheckStatus
-from platform_assets.windows.state.folding import TopicState
+from platform_assets.windows.state.folding import SHARE, Pending, TopicState
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,7 @@ class StateStatus:
 
     `pending_windows` and `pending_rows` count the changes that it lacks; `is_due` is true if the next fold should not wait
     for more. `through` is the newest window in it; None before the first fold. `problems` says what keeps changes from
-    being folded.
+    being folded. `waits_for` says which changes and windows it lacks, and the next step for each of them.
     """
 
     table: str
@@ -33,6 +38,7 @@ class StateStatus:
     through: str | None
     checks: tuple[CheckStatus, ...]
     problems: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
@@ -74,7 +80,54 @@ def collect(
         through=found.through or None,
         checks=judged,
         problems=tuple(problems),
+        waits_for=(*_waiting(declaration, found), *_missing(declaration, ledger, found.through)),
     )
+
+
+def _waiting(declaration: TopicDeclaration, pending: Pending) -> Iterator[str]:
+    """Yield what is known about changes that are made, but not folded."""
+    fold = f"`platform-assets fold {declaration.topic}`"
+    if pending.waits:
+        yield (
+            f"nothing is folded yet: {pending.waits}. The sensor requests these changes, or run `platform-assets load "
+            f"{declaration.changes_table} --stale`"
+        )
+    elif pending.rebuild:
+        what = f"made from all changes ({pending.rebuild}), {counted(len(pending.windows), 'window')}"
+        yield f"it is to be {what}: the sensor requests the fold, or run {fold}"
+    elif pending.windows:
+        what = f"{counted(len(pending.windows), 'window')} with {pending.rows:,} changes, from {pending.windows[0]} on"
+        if pending.is_due:
+            yield f"{what}: the sensor requests the fold, or run {fold}"
+        else:
+            least = ceil(SHARE * pending.state_rows)
+            yield f"{what}: a fold is due from {least:,} changes on. To apply them now, run {fold}"
+
+
+def _missing(declaration: TopicDeclaration, ledger: Ledger, through: str) -> Iterator[str]:
+    """Yield a sentence for each reason why windows before `through`, the newest one in the state, have no changes."""
+    d = declaration
+    edge = ledger.newest_edges([d.topic]).get(d.topic)
+    if edge is None:
+        return
+    tables = (d.raw_table, d.decoded_table, d.changes_table)
+    left = [key for key in unloaded.find(ledger, d.changes_table, edge).windows if key < through]
+    if not left:
+        return
+    lacking = {table: unloaded.find(ledger, table, edge).windows for table in tables}
+    parkings = {table: decisions.parking(ledger.lake, table).parked for table in tables}
+    found: dict[tuple[TableRef, bool], list[str]] = {}
+    for key in left:
+        # The first table on the way that lacks the window.
+        table = next(each for each in tables if key in lacking[each])
+        found.setdefault((table, key in parkings[table]), []).append(key)
+    for (table, is_parked), keys in found.items():
+        number = "window before it is" if len(keys) == 1 else "windows before it are"
+        what = f"{len(keys):,} {number} {'parked' if is_parked else 'not yet'} in {table}, for example {keys[0]}"
+        if is_parked:
+            yield f"{what}: `platform-assets unpark {table} {keys[0]}` brings it back"
+        else:
+            yield f"{what}: the sensor requests it, or run `platform-assets load {table} {keys[0]}`"
 
 
 def _failed(instance: dg.DagsterInstance, declaration: TopicDeclaration) -> str | None:

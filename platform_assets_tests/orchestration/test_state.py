@@ -18,11 +18,14 @@ from platform_assets.checks import state as checks
 from platform_assets.cli.state_snippets import fresh_view
 from platform_assets.engines.folding import fold as folding
 from platform_assets.lake import state_table
+from platform_assets.ledger.decisions import Author
 from platform_assets.model.state import StateDeclaration
 from platform_assets.orchestration import state_definitions, state_status
 from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 from platform_assets.orchestration.names import STATE_TAG, fold_job, fold_op, load_job, state_keys, state_tag
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets.windows.decide.parking import park
+from platform_assets.windows.state import folding as folding_of_states
 from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
@@ -106,6 +109,55 @@ def test_a_failed_run_is_requested_again_later(topic: DecodedTopic, instance: dg
     assert "the last fold failed" in state_status.collect(topic.declaration, STATE, topic.ledger, instance).problems[0]
     instance.create_run_for_job(job, tags={STATE_TAG: state_tag(topic.declaration)}, status=dg.DagsterRunStatus.STARTED)
     assert requested(topic, instance, failed_at + timedelta(minutes=2)) == [], "a run is under way"
+
+
+def waits(topic: DecodedTopic) -> tuple[str, ...]:
+    return state_status.collect(topic.declaration, STATE, topic.ledger, None).waits_for
+
+
+def test_status_says_what_a_state_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = DecodedTopic(tmp_path / "lake", "orders")
+    topic.state = STATE
+    one, two, three, four = topic.load([order(1)], [order(2)], [order(3), order(4)], [order(5)])
+    topic.decode(one, two, four)
+    topic.changer.make(one)
+    assert waits(topic) == (
+        "it is to be made from all changes (the state does not exist yet), 1 window: the sensor requests the fold, or run "
+        "`platform-assets fold orders`",
+    )
+    state_of(topic).fold()
+    assert waits(topic) == (), "windows that are newer than the newest one in the state are not late"
+    topic.changer.make(four)
+    (pending,) = waits(topic)
+    assert (
+        pending
+        == f"1 window with 1 changes, from {four} on: the sensor requests the fold, or run `platform-assets fold orders`"
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(folding_of_states, "SMALL_ROWS", 0)
+        patched.setattr(state_status, "SHARE", 2)
+        patched.setattr(folding_of_states, "SHARE", 2)
+        assert f"1 window with 1 changes, from {four} on: a fold is due from 2 changes on" in waits(topic)[0]
+    state_of(topic).fold()
+    left = [
+        f"1 window before it is not yet in changes/orders, for example {two}: the sensor requests it, or run "
+        f"`platform-assets load changes/orders {two}`",
+        f"1 window before it is not yet in decoded/orders, for example {three}: the sensor requests it, or run "
+        f"`platform-assets load decoded/orders {three}`",
+    ]
+    assert sorted(waits(topic)) == left
+    park(topic.declaration.decoded_table, [three], Author("tester", "broken"), topic.ledger)
+    assert f"1 window before it is parked in decoded/orders, for example {three}" in sorted(waits(topic))[1]
+    assert f"`platform-assets unpark decoded/orders {three}` brings it back" in sorted(waits(topic))[1]
+    topic.decode(three)
+    topic.changer.make(three)
+    topic.changer.make(two)
+    state_of(topic).fold()
+    assert waits(topic) == ()
+    topic.state = replace(STATE, key=("amount",))
+    (again,) = state_status.collect(topic.declaration, topic.state, topic.ledger, None).waits_for
+    assert "nothing is folded yet: 4 windows have changes that were made with earlier columns" in again
+    assert "`platform-assets load changes/orders --stale`" in again
 
 
 def build_job(topic: DecodedTopic) -> dg.JobDefinition:
