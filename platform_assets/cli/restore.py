@@ -170,6 +170,12 @@ def _then(done: Restored, lake: Lake) -> Iterator[str]:
             f"{table}: {counted(len(keys), 'window')} loaded since the backup will be loaded again by the sensor, "
             f"beginning with {keys[0]}"
         )
+    if topics := [part.partition("/")[2] for part in done.parts if part.startswith("changes/")]:
+        names = ", ".join(f"state/{topic}" for topic in topics[:3]) + (" …" if len(topics) > 3 else "")
+        yield (
+            f"backups have no states: for {names}, the sensor requests folds of the restored changes, or run "
+            f"`platform-assets fold {topics[0]}`"
+        )
     if done.parts == (DAGSTER,):
         yield (
             "windows loaded since the backup are in their tables, but Dagster has no record of them: run "

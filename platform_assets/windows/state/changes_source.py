@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -96,13 +96,38 @@ class ChangesSource:
         return holdings.by_window(self.folder, files, flat=holdings.is_flat(self.handle), among=windows)
 
 
-def outdated_windows(
-    ledger: Ledger, topic: str, declaration: str, folder: Folder, *, missing: bool
-) -> tuple[ChangesSource, list[str]]:
-    """Return the newest version of the table of changes, and the decoded windows whose changes have yet to be made again:
-    those made before the table started over, or for a state with another digest than `declaration`.
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Decoded windows, each in ascending order: those of which the changes are `outdated`, because they were made before
+    the table started over, or for another declaration; and those of which the changes are `missing`."""
 
-    With `missing`, and if the table has started over, windows without changes are included. Raises NoChangesError.
+    outdated: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def reason(self) -> str:
+        """The reason why a state cannot be made from the changes; an empty text if it can."""
+        if self.outdated:
+            what = f"{_have(self.outdated)} changes that were made with earlier columns or an earlier `state:`"
+            return f"{what}, for example window {self.outdated[0]}"
+        if self.missing:
+            return f"{_have(self.missing)} no changes, but may be in the state, for example window {self.missing[0]}"
+        return ""
+
+
+def _have(windows: Sequence[str]) -> str:
+    return "1 window has" if len(windows) == 1 else f"{len(windows):,} windows have"
+
+
+def awaited(
+    ledger: Ledger, topic: str, declaration: str, folder: Folder, *, from_all: bool, through: str
+) -> tuple[ChangesSource, Awaited]:
+    """Return the newest version of the table of changes, and the decoded windows whose changes have yet to be made. The
+    state has the declaration with the digest `declaration`.
+
+    Only a state that is to be made `from_all` changes waits for missing ones: for all if the table has started over, or
+    else up to the window `through`, the newest one in the state. Older changes may be lost after a restore. Raises
+    NoChangesError.
     """
     names = ["window", "kind", "table_version", "rows"]
     decoded = ledger.commit_rows(TableRef("decoded", topic), columns=names).select(names).to_pylist()
@@ -118,9 +143,10 @@ def outdated_windows(
         is_lost = bool(row["rows"]) and (row["table_version"] is None or row["table_version"] < begun)
         if row["kind"] != EXPIRED and (is_lost or _declared(row["made_from"]) != declaration):
             outdated.add(row["window"])
-    if missing and begun:
-        outdated |= wanted - {row["window"] for row in made}
-    return source, sorted(outdated & wanted)
+    missing = wanted - {row["window"] for row in made} if from_all else set()
+    if begun:
+        return source, Awaited(tuple(sorted(wanted & (outdated | missing))), ())
+    return source, Awaited(tuple(sorted(wanted & outdated)), tuple(sorted(w for w in missing if w <= through)))
 
 
 def _declared(made_from: str | None) -> str | None:

@@ -32,7 +32,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Digest
 from platform_assets.model.logs import logger
 from platform_assets.model.state import StateDeclaration
-from platform_assets.windows.state.changes_source import ChangesSource, UnknownChangeError, outdated_windows
+from platform_assets.windows.state.changes_source import ChangesSource, UnknownChangeError, awaited
 from platform_assets.windows.state.pending import FoldPlan, plan
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class TopicState:
     def pending(self) -> Pending:
         """Return the changes that the state lacks. Raises NoChangesError if there is no table of changes."""
         if not self.exists:
-            source, waits = self._awaited(missing=True)
+            source, waits = self._awaited(from_all=True)
             by_window = source.rows_by_window()
             windows, rows = tuple(sorted(by_window)), sum(by_window.values())
             return Pending(windows, rows, "", 0, 0, "the state does not exist yet", waits=waits)
@@ -169,7 +169,7 @@ class TopicState:
         return Pending(
             windows=tuple(sorted(by_window if planned.rebuild else planned.windows)),
             rows=sum(by_window.values()),
-            through=_through(tables),
+            through=_through(tables.live, tables.dead),
             state_rows=_total(files, "num_records"),
             state_bytes=_total(files, "size_bytes"),
             rebuild=planned.rebuild,
@@ -309,21 +309,16 @@ class TopicState:
         source = ChangesSource.newest(self.changes_folder)
         planned = self._plan(live, dead, source)
         if planned.rebuild or planned.replaces:
-            source, waits = self._awaited(missing=bool(planned.rebuild))
+            source, waits = self._awaited(from_all=bool(planned.rebuild), through=_through(live, dead))
             planned = replace(self._plan(live, dead, source), waits=waits)
         return StateTables(live, dead, source, planned)
 
-    def _awaited(self, *, missing: bool) -> tuple[ChangesSource, str]:
+    def _awaited(self, *, from_all: bool, through: str = "") -> tuple[ChangesSource, str]:
         """Return the newest changes, and the reason why they cannot be folded yet; an empty text if they can."""
-        source, windows = outdated_windows(
-            Ledger(self.lake), self.topic, self.declared.digest, self.changes_folder, missing=missing
+        source, found = awaited(
+            Ledger(self.lake), self.topic, self.declared.digest, self.changes_folder, from_all=from_all, through=through
         )
-        if not windows:
-            return source, ""
-        number = "1 window has" if len(windows) == 1 else f"{len(windows):,} windows have"
-        return source, (
-            f"{number} changes that were made with earlier columns or an earlier `state:`, for example window {windows[0]}"
-        )
+        return source, found.reason
 
     def _plan(self, live: Opened, dead: Opened, source: ChangesSource) -> FoldPlan:
         folds = (live.fold, dead.fold)
@@ -417,8 +412,8 @@ class TopicState:
                 state_table.delete_past_files(table.folder, table.version)
 
 
-def _through(tables: StateTables) -> str:
-    return min((each.fold.through for each in (tables.live, tables.dead) if each.fold is not None), default="")
+def _through(live: Opened, dead: Opened) -> str:
+    return min((each.fold.through for each in (live, dead) if each.fold is not None), default="")
 
 
 def _total(files: pa.Table, name: str) -> int:

@@ -1,0 +1,130 @@
+"""States, which backups leave out: after a restore they are never taken for states of the restored changes."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import polars as pl
+import pytest
+
+from platform_assets.backup import restoring, taking
+from platform_assets.checks import state as checks
+from platform_assets.errors import ChangesOutdatedError
+from platform_assets.lake import delta_log
+from platform_assets.model.state import StateDeclaration
+from platform_assets.orchestration import state_definitions, state_status
+from platform_assets.windows.state.folding import TopicState
+from platform_assets_tests.support.decoded_topic import DecodedTopic, order
+
+STATE = StateDeclaration(("id",), deletes="none")
+PARTS = ("ledger", "raw/orders", "decoded/orders", "dead_letters/orders", "changes/orders")
+
+
+class Platform:
+    """A topic with three windows. Two of them are in its state and in a backup; the third one follows later."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.topic = DecodedTopic(folder / "lake", "orders")
+        self.topic.state = STATE
+        self.keys = self.topic.load([order(1), order(2)], [order(2), order(3)], [order(3), order(4)])
+        self.state = TopicState("orders", STATE, self.topic.lake)
+        self.make(*self.keys[:2])
+        self.state.fold()
+        taking.take(self.topic.lake, folder / "home", folder / "backups", datetime(2026, 1, 2, tzinfo=UTC))
+        self.later()
+        self.state.fold()
+        self.whole = self.rows()
+
+    def make(self, *keys: str) -> None:
+        """Decode windows and make their changes."""
+        self.topic.decode(*keys)
+        for key in keys:
+            self.topic.changer.make(key)
+
+    def later(self) -> None:
+        """Decode the third window, and make its changes."""
+        self.make(self.keys[2])
+
+    def restore(self, *only: str) -> None:
+        found = restoring.find(self._folder / "backups")
+        restoring.restore(found, self.topic.lake, self._folder / "home", only, force=True)
+
+    def rows(self) -> list[tuple[int, str]]:
+        return sorted(pl.scan_delta(str(self.state.live_folder)).select("id", "window").collect().rows())
+
+    def check(self) -> None:
+        """Assert that the state is complete, and that of all changes."""
+        assert self.state.compare().is_equal
+        found = list(checks.results(self.topic.declaration, STATE, self.topic.ledger, seed="1"))
+        assert all(each.passed for each in found), found
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Platform:
+    return Platform(tmp_path)
+
+
+def requested(platform: Platform, instance: dg.DagsterInstance) -> list[dg.RunRequest]:
+    """Return what the first tick of a new process requests: Dagster is stopped during a restore."""
+    state_definitions._due.clear()
+    end = platform.topic.windows[-1].window.end
+    return state_definitions.run_requests(platform.topic.declaration, platform.topic.ledger, instance, end)
+
+
+def test_a_state_ahead_of_restored_changes_is_made_again(platform: Platform, instance: dg.DagsterInstance) -> None:
+    platform.restore(*PARTS)
+    assert platform.rows() == platform.whole, "a restore does not touch the state"
+    assert all(c.undecided for c in checks.results(platform.topic.declaration, STATE, platform.topic.ledger, seed="1"))
+    assert len(requested(platform, instance)) == 1
+    assert platform.state.fold().made == "rebuild"
+    assert max(window for _, window in platform.rows()) == platform.keys[1]
+    platform.check()
+    platform.later()
+    assert platform.state.fold().made == "fold"
+    assert platform.rows() == platform.whole
+    platform.check()
+
+
+def test_restored_changes_that_have_as_many_versions_again_are_not_taken_for_those_of_the_fold(
+    platform: Platform, instance: dg.DagsterInstance
+) -> None:
+    before = delta_log.version(platform.state.changes_folder)
+    platform.restore(*PARTS)
+    platform.later()
+    assert delta_log.version(platform.state.changes_folder) == before
+    assert len(requested(platform, instance)) == 1
+    assert platform.state.fold().made == "rebuild"
+    assert platform.rows() == platform.whole
+    platform.check()
+
+
+def test_a_state_does_not_go_back_to_restored_changes(platform: Platform, instance: dg.DagsterInstance) -> None:
+    platform.restore("changes/orders")
+    waits = platform.state.pending().waits
+    assert f"1 window has no changes, but may be in the state, for example window {platform.keys[2]}" in waits
+    status = state_status.collect(platform.topic.declaration, STATE, platform.topic.ledger, instance)
+    assert not status.is_due
+    assert waits in status.waits_for[0]
+    assert requested(platform, instance) == []
+    for rebuild in (False, True):
+        with pytest.raises(ChangesOutdatedError, match="left as they are"):
+            platform.state.fold(rebuild=rebuild)
+    assert platform.rows() == platform.whole
+    platform.topic.changer.make(platform.keys[2])
+    assert len(requested(platform, instance)) == 1
+    platform.state.fold()
+    assert platform.rows() == platform.whole
+    platform.check()
+
+
+def test_a_lost_lake_gets_a_state_of_the_restored_changes(platform: Platform, instance: dg.DagsterInstance) -> None:
+    shutil.rmtree(platform.topic.root)
+    platform.restore()
+    assert not platform.state.exists
+    assert len(requested(platform, instance)) == 1
+    platform.state.fold()
+    platform.check()
