@@ -1086,9 +1086,10 @@ class InputMissingError(Retryable):
 
     def __init__(self, table: str, source: str) -> None:
         self.table, self.source = table, source
+        kind, _, topic = source.partition("/")
+        fix = f"Run `platform-assets fold {topic}` first" if kind.startswith("state") else f"Load {source} first"
         super().__init__(
-            f"{table} is made from {source}, which has no rows yet. Nothing was changed. Load {source} first; the sensor then "
-            "requests the next run."
+            f"{table} is made from {source}, which has no rows yet. Nothing was changed. {fix}; the sensor then requests the next run."
         )
 
 

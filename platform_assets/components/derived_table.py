@@ -37,7 +37,8 @@ class DerivedTable(dg.Component, dg.Model, dg.Resolvable):
     sql: Annotated[
         str,
         Field(
-            description="A SELECT in Spark's SQL over tables such as decoded.orders, raw.orders and derived.delays_by_day."
+            description="A SELECT in Spark's SQL over tables such as decoded.orders, raw.orders, state.customers and "
+            "derived.delays_by_day."
         ),
     ]
     expect: Annotated[

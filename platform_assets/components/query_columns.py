@@ -9,9 +9,10 @@ import pyarrow as pa
 from platform_assets.components.yaml_check import Declared, DeclaredDerived
 from platform_assets.components.yaml_files import Mistake
 from platform_assets.decoding.formats import decoder_of
-from platform_assets.lake import changes_table, dead_letter_table, decoded_table
+from platform_assets.lake import changes_table, dead_letter_table, decoded_table, state_table
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.model.tables import TableKind, TableRef
+from platform_assets.model.derived import DerivedRef
+from platform_assets.model.tables import StateKind, StateRef, TableKind, TableRef
 from platform_assets.windows.derive import query
 from platform_assets.windows.derive.columns import Columns, analysed
 from platform_assets.windows.derive.query import Input
@@ -25,10 +26,11 @@ def examined(
     Columns of tables that are not declared are taken to be unknown, and so are those of tables made from each other.
     """
     waiting = {each.declaration.table: (each, query.parsed(each.declaration)) for each in derived}
-    read = {i for _, parsed in waiting.values() for i in parsed.inputs if isinstance(i, TableRef)}
+    read = {i for _, parsed in waiting.values() for i in parsed.inputs if not isinstance(i, DerivedRef)}
     known: dict[Input, Columns] = {}
     for topic in topics:
-        known |= declared_columns(topic.declaration, [t for t in topic.declaration.tables if t in read])
+        tables = (*topic.declaration.tables, *topic.declaration.state_tables)
+        known |= declared_columns(topic.declaration, [t for t in tables if t in read])
     mistakes, warnings = [], []
     while waiting:
         ready = (t for t, (_, parsed) in waiting.items() if not any(i in waiting for i in parsed.inputs))
@@ -45,7 +47,7 @@ def examined(
     return tuple(sorted(mistakes)), tuple(sorted(warnings))
 
 
-def declared_columns(declaration: TopicDeclaration, tables: Sequence[TableRef]) -> dict[Input, Columns]:
+def declared_columns(declaration: TopicDeclaration, tables: Sequence[TableRef | StateRef]) -> dict[Input, Columns]:
     """Return the columns of these tables of a topic, without those that are not declared in YAML."""
     schemas = dict(_schemas(declaration)) if tables else {}
     return {
@@ -55,7 +57,7 @@ def declared_columns(declaration: TopicDeclaration, tables: Sequence[TableRef]) 
     }
 
 
-def _schemas(declaration: TopicDeclaration) -> Iterator[tuple[TableKind, pa.Schema]]:
+def _schemas(declaration: TopicDeclaration) -> Iterator[tuple[TableKind | StateKind, pa.Schema]]:
     dead = dead_letter_table.columns()
     yield "dead_letters", dead
     yield "raw", pa.schema([dead.field(name) for name in dead_letter_table.RAW_COLUMNS])
@@ -64,4 +66,7 @@ def _schemas(declaration: TopicDeclaration) -> Iterator[tuple[TableKind, pa.Sche
         decoded = decoded_table.columns(key, decoder_of(decode.value).fields)
         yield "decoded", decoded
         if declaration.state is not None:
-            yield "changes", changes_table.columns(decoded, declaration.state)
+            changes = changes_table.columns(decoded, declaration.state)
+            yield "changes", changes
+            yield "state", state_table.live_columns(changes)
+            yield "state_deleted", state_table.dead_columns(changes, declaration.state.key)

@@ -149,6 +149,7 @@ def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
 def _wrong_inputs(derived: Sequence[DeclaredDerived], declared: Sequence[Declared]) -> Iterator[Mistake]:
     """Yield a mistake for each derived table that is declared twice, reads an unknown table, or reads itself through others."""
     known: set[query.Input] = {table for each in declared for table in each.declaration.tables}
+    known |= {table for each in declared for table in each.declaration.state_tables}
     known |= {each.declaration.table for each in derived}
     reads = {each.declaration.table: query.parsed(each.declaration).inputs for each in derived}
     first: dict[DerivedRef, DeclaredDerived] = {}

@@ -107,6 +107,19 @@ class DerivingEngine:
         found = reduce(lambda one, other: one.union(other), chosen).distinct().limit(most + 1).toArrow()
         return None if found.num_rows > most else found
 
+    def differing(self, one: DataFrame, other: DataFrame) -> DataFrame:
+        """Return the rows that only one of two frames has, or has more often."""
+        return one.exceptAll(other).unionAll(other.exceptAll(one))
+
+    def joined_with(self, frame: DataFrame, others: DataFrame, pairs: Sequence[tuple[str, str]]) -> DataFrame:
+        """Return the rows of `frame` that equal one of the rows `others` in all pairs of columns, by the rules of SQL's `<=>`."""
+        from pyspark.sql import functions as F
+
+        names = [f"{_GROUP}{i}" for i in range(len(pairs))]
+        values = others.select(*(F.col(_quoted(o)).alias(n) for (_, o), n in zip(pairs, names, strict=True))).distinct()
+        equal = [F.col(_quoted(mine)).eqNullSafe(F.col(n)) for (mine, _), n in zip(pairs, names, strict=True)]
+        return frame.join(values, reduce(lambda a, b: a & b, equal), "left_semi")
+
     def among(self, frame: DataFrame, groups: pa.Table, *, other: bool = False) -> DataFrame:
         """Return the driving table's rows of these groups; of all other groups if `other`."""
         columns = [f"{_EXPRESSION}{i}" for i in range(len(self._by))]

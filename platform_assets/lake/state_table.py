@@ -42,7 +42,8 @@ BOUNDED: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", parquet.
 _LEFT_OUT: Final = ("topic_id", DELETED)
 _PLACE: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", "generation")
 RETENTION: Final = timedelta(days=1)
-"""Time for which files of past versions are kept. Each fold rewrites all files, so a week would take much space."""
+"""Time for which files of past versions are kept. Each fold rewrites all files, so a week would take much space.
+The version before the newest fold stays, whatever its age."""
 _BACK: Final = 50
 """Number of commits in which files of other programs are looked up that are old enough to be deleted."""
 BELOW: Final = "folds"
@@ -284,14 +285,18 @@ def delete_past_files(folder: Folder, made: int) -> int:
 
 
 def delete_old_files(folder: Folder, made: int, retention: timedelta = RETENTION) -> int:
-    """Delete files that are older than `retention` and that the newest version does not name; return their number. They
-    include files of other programs that the table had before the commit `made`. A fold that takes longer than
-    `retention` would fail. Raises LakeNotWritableError."""
+    """Delete files that are older than `retention` and that neither the newest version nor the one before the commit
+    `made` has; return their number. They include files of other programs that the table had before that version. A fold
+    that takes longer than `retention` would fail. Raises LakeNotWritableError."""
     moment = folder.time() - retention
+    # Derived tables compare both versions, also if folds are days apart.
+    before = delta_log.commit(folder, made)
+    replaced = set() if before is None else set(map(unquote, before.removes))
     others = set(_of_others(folder, made, _BACK))
     if others:
         others &= set(folder.written_before(moment, ""))
-    past = _unnamed(folder, [*folder.written_before(moment, BELOW), *sorted(others)])
+    found = [*folder.written_before(moment, BELOW), *sorted(others)]
+    past = _unnamed(folder, [name for name in found if name not in replaced])
     folder.erase(past)
     return len(past)
 

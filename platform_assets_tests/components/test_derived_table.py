@@ -120,6 +120,32 @@ def test_columns_follow_from_decoded_tables_through_derived_tables(declare: Decl
     assert "floating-point" in warning.message
 
 
+STATE = """    key: {format: string}
+  state:
+    key: [key]
+    order: delay
+    deletes: none
+"""
+
+
+def test_columns_of_a_state_are_known(declare: Declare) -> None:
+    first = DERIVED.replace(
+        "raw.flights f", "raw.flights f\n    JOIN state.flights s ON f.kafka_offset = s.kafka_offset"
+    )
+    folder = declare(
+        first,
+        DERIVED.replace("by_day", "other")
+        .replace("raw.flights f", "state.flights f")
+        .replace("count(*)", "max(f.deleted)"),
+    )
+    assert [text for _, text in mistakes(folder) if "state/flights is not a table of this project" in text]
+    (folder / "d0" / "defs.yaml").write_text(TOPIC + DECODED.replace("DOUBLE", "BIGINT") + STATE)
+    judged = yaml_check.judge(folder)
+    assert judged.mistakes == ()
+    (mistake,), warnings = query_columns.examined(judged.derived, judged.declared)
+    assert (mistake.line, "state/flights has no column 'deleted'" in mistake.message, warnings) == (6, True, ())
+
+
 def test_tables_made_from_each_other_are_a_mistake(declare: Declare) -> None:
     one = DERIVED.replace("raw.flights", "derived.other")
     other = DERIVED.replace("by_day", "other").replace("raw.flights", "derived.by_day")

@@ -136,6 +136,50 @@ class Flights:
         )
 
 
+PLANES = pa.schema(
+    [("tailnum", pa.string()), ("maker", pa.string()), ("seats", pa.int32()), ("kafka_offset", pa.int64())]
+)
+
+
+@dataclass
+class Planes:
+    """The table `state/<topic>` of a lake, and the row of each key that it should have."""
+
+    root: Path
+    topic: str = "planes"
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def path(self) -> Path:
+        """Folder of the table."""
+        return self.root / "state" / self.topic
+
+    def fold(self, rows: list[Row]) -> None:
+        """Replace all rows and files, as a fold does."""
+        self.rows = list(rows)
+        write_deltalake(self.path, self.table(), mode="overwrite")
+
+    def forget(self) -> None:
+        """Delete all files of past versions, as a fold after an erasure does."""
+        held = {Path(unquote(name)) for name in DeltaTable(self.path).file_uris()}
+        for name in set(self.path.glob("*.parquet")) - held:
+            name.unlink()
+
+    def table(self) -> pa.Table:
+        """Return all rows that the table should have."""
+        return pa.Table.from_pylist(self.rows, PLANES)
+
+
+def planes(seed: random.Random, before: list[Row]) -> list[Row]:
+    """Return planes with some rows of `before`, some with other values, and some new ones. Offsets always differ."""
+    rows = {row["tailnum"]: row for row in before if seed.random() < 0.8}
+    for _ in range(seed.randrange(3)):
+        plane = {"maker": seed.choice(["A", "B", None]), "seats": seed.choice([None, 0, 5, 200])}
+        name = seed.choice(["N1", "N2", "N3", "N4"])
+        rows[name] = {"tailnum": name, **plane}
+    return [{**row, "kafka_offset": seed.randrange(1 << 40)} for row in rows.values()]
+
+
 def flights(seed: random.Random, number: int) -> list[Row]:
     """Return random rows of few days, carriers and planes, with nulls in each column."""
     return [

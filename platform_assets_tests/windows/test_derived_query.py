@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
-from platform_assets.model.tables import TableRef
-from platform_assets.windows.derive import query
+from platform_assets.model.tables import StateRef, TableRef
+from platform_assets.windows.derive import joins, query
 from platform_assets.windows.derive.expressions import QueryError
 from platform_assets.windows.derive.query import Query
 
@@ -125,6 +125,66 @@ def test_a_query_that_may_mix_groups_is_refused_with_its_line(
 def test_by_must_be_an_expression_over_one_row(text: str) -> None:
     with pytest.raises(QueryError, match="`by: day`"):
         parsed("SELECT date(time_hour) AS day FROM decoded.flights", {"day": text})
+
+
+PLANES = StateRef("state", "planes")
+TAIL = (("tailnum", "tailnum"),)
+
+
+@pytest.mark.parametrize(
+    ("joined", "keyed"),
+    [
+        ("LEFT JOIN state.planes p USING (tailnum)", [TAIL]),
+        ("LEFT JOIN state.planes USING (tailnum, year)", [(*TAIL, ("year", "year"))]),
+        ("JOIN state.planes p ON p.code = f.tailnum", [(("tailnum", "code"),)]),
+        ("LEFT ANTI JOIN state.planes p ON (f.a <=> p.b AND f.n > p.n) AND f.c = p.d", [(("a", "b"), ("c", "d"))]),
+        ("JOIN decoded.other o ON o.x = f.x JOIN state.planes p ON F.Tailnum = P.Tailnum", [(("Tailnum", "Tailnum"),)]),
+        ("JOIN state.planes p ON f.a = p.k LEFT JOIN state.planes q ON f.b = q.k", [(("a", "k"),), (("b", "k"),)]),
+        # The text does not show which rows of the driving table see a row of the state.
+        ("JOIN state.planes p ON tailnum = code", None),
+        ("JOIN state.planes p ON f.tailnum = lower(p.tailnum)", None),
+        ("JOIN state.planes p ON f.tailnum = p.tailnum OR f.a = p.a", None),
+        ("JOIN state.planes p ON NOT (f.tailnum = p.tailnum)", None),
+        ("JOIN state.planes p ON f.tailnum.x = p.tailnum", None),
+        ("JOIN decoded.other o ON o.x = f.x JOIN state.planes p ON o.tailnum = p.tailnum", None),
+        ("JOIN decoded.other o JOIN state.planes p ON o.x = p.x ON f.tailnum = p.tailnum", None),
+        ("NATURAL JOIN state.planes p", None),
+        ("CROSS JOIN state.planes p", None),
+        ("JOIN (SELECT * FROM state.planes) p ON f.tailnum = p.tailnum", None),
+        ("JOIN state.planes p ON f.tailnum = p.tailnum WHERE f.a > (SELECT max(a) FROM state.planes)", None),
+        ("JOIN state.planes p ON f.tailnum = p.tailnum JOIN state.planes q ON p.owner = q.owner", None),
+    ],
+)  # fmt: skip
+def test_joins_with_a_state_by_equal_columns_are_known(joined: str, keyed: list[object] | None) -> None:
+    found = parsed(f"SELECT f.window FROM decoded.flights f {joined}", WINDOW)
+    assert PLANES in found.inputs
+    assert found.keyed == ({} if keyed is None else {PLANES: tuple(keyed)})
+
+
+def test_only_joins_next_to_the_driving_table_are_known() -> None:
+    inner = "SELECT window, tailnum FROM decoded.flights GROUP BY ALL"
+    assert parsed(f"SELECT x.window FROM ({inner}) x JOIN state.planes p ON x.tailnum = p.tailnum", WINDOW).keyed == {}
+    inner = "SELECT f.window, p.maker FROM decoded.flights f JOIN state.planes p USING (tailnum)"
+    assert parsed(f"SELECT window, max(maker) AS m FROM ({inner}) GROUP BY 1", WINDOW).keyed == {PLANES: (TAIL,)}
+    # Only states are compared row by row.
+    assert parsed("SELECT f.window FROM decoded.flights f JOIN raw.planes p USING (tailnum)", WINDOW).keyed == {}
+
+
+@pytest.mark.parametrize(
+    ("select", "reads_all"),
+    [("window, count(*) AS n", False), ("window, f.*", True), ("window, count(p.*) AS n", True), ("*", True)],
+)
+def test_a_query_with_a_star_reads_all_columns(select: str, reads_all: bool) -> None:
+    sql = f"SELECT {select} FROM decoded.flights f JOIN state.planes p USING (tailnum)"
+    assert parsed(sql + (" GROUP BY window" if "count" in select else ""), WINDOW).reads_all == reads_all
+
+
+@pytest.mark.parametrize(
+    ("column", "is_named"),
+    [("MAKER", True), ("maker", True), ("a`b", True), ("ö", True), ("model", False)],
+)
+def test_names_in_the_text_are_found(column: str, is_named: bool) -> None:
+    assert joins.is_named(column, "SELECT p.Maker, `a``b` FROM x", "date(t)") == is_named
 
 
 def test_a_query_with_too_many_levels_is_refused() -> None:

@@ -162,6 +162,17 @@ def test_a_reader_sees_each_key_once_at_every_version(made: MadeChanges) -> None
         assert made.live(version) == expected(made.at_version[fold.changes.version], made.declared)[0]
 
 
+def test_the_version_before_the_newest_fold_stays_whatever_its_age(made: MadeChanges, tmp_path: Path) -> None:
+    for number, window in enumerate((A, B, C)):
+        made.load(window, [change(1, window, number, window)])
+        made.state().fold()
+        for file in (tmp_path / "state").rglob("*.parquet"):
+            os.utime(file, (0, 0))
+    # The fold of C deleted the files of A's fold, which was days ago, and kept those of B's.
+    assert made.live(2)[1]["name"] == B
+    assert len(list((tmp_path / "state").rglob("*.parquet"))) == 2
+
+
 def test_erased_values_leave_every_file(made: MadeChanges, tmp_path: Path) -> None:
     made.load(A, [change(1, A, 0, "older")])
     made.load(B, [change(1, B, 5, "to-be-forgotten"), change(2, B, 6, "kept")])

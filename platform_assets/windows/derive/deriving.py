@@ -28,7 +28,8 @@ from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.vacuum import old_files, vacuum
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.logs import logger
-from platform_assets.windows.derive import erased, query
+from platform_assets.model.tables import TableRef
+from platform_assets.windows.derive import erased, query, touched
 from platform_assets.windows.derive.query import Input, Query
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 
-MOST_GROUPS: Final = 100_000
-"""Maximum number of groups that a run replaces. If more have changed, it computes all rows."""
 _SMALL_BYTES: Final = 8 << 20
 _MOST_SMALL: Final = 64
 """If a table has more small files than this, a run that replaces groups also merges the small files."""
@@ -212,7 +211,7 @@ class Updater:
             return Plan(
                 "the table is new" if not foreign else "the table's log no longer shows how its rows were computed"
             )
-        before = last.derivation
+        before, joined = last.derivation, list[Input]()
         if foreign:
             return Plan("another writer changed the table")
         if before.declaration != self._declared.digest:
@@ -223,35 +222,39 @@ class Updater:
             if then is None or then.table_id != now[ref.name].table_id:
                 return Plan(f"{ref.name} was created again")
             if ref != self.query.driving and changes_rows(at.folder, then.version, at.version, digest=then.digest):
-                return Plan(f"{ref.name}, which is joined, changed")
-        driving, then = pinned[self.query.driving], before.inputs[self.query.driving.name]
-        if isinstance(self.query.driving, DerivedRef):
-            changed = changes_rows(driving.folder, then.version, driving.version, digest=then.digest)
-            return Plan(f"{driving.name}, which is derived, changed" if changed else "")
-        changes = changed_windows(driving.folder, then.version, driving.version, digest=then.digest)
-        if changes.unknown is not None:
-            return Plan(f"of {driving.name}, {changes.unknown}", changes=changes)
-        return self._groups(changes, driving) if changes else Plan(changes=changes)
+                if ref not in self.query.keyed or not _continues(at, then):
+                    return Plan(f"{ref.name}, which is joined, changed")
+                joined.append(ref)
+        return self._groups(before.inputs, pinned, joined)
 
-    def _groups(self, changes: ChangedWindows, driving: PinnedInput) -> Plan:
-        """Return the plan for the groups of the changed windows' rows, before and after the change."""
-        keys = list(changes.keys)
-        if self._declared.is_by_window:
-            return Plan(groups=pa.table({"window": pa.array(keys, pa.string())}), changes=changes)
-        from pyspark.sql import functions as F
-
-        old = PinnedInput(driving.name, driving.folder, changes.since)
+    def _groups(
+        self, before: Mapping[str, InputVersion], pinned: Mapping[Input, PinnedInput], joined: Sequence[Input]
+    ) -> Plan:
+        """Return the plan for the groups that changes of the driving table, and of the state tables `joined`, touch."""
+        driving, then = pinned[self.query.driving], before[self.query.driving.name]
+        old = PinnedInput(driving.name, driving.folder, then.version)
+        changes, found = None, list[pa.Table]()
         try:
-            with self._engine.failures():
-                frames = [self._engine.read(each).where(F.col("window").isin(keys)) for each in (old, driving)]
-                found = self._engine.groups_of(frames, MOST_GROUPS)
-        except DerivedQueryError as e:
-            # The new version is read again with all rows, so only the old version's rows are given up.
-            _log.warning("version %d of %s cannot be read any more: %s", old.version, old.name, e)
-            return Plan(f"version {old.version} of {old.name} can no longer be read", changes=changes)
-        if found is None:
-            return Plan(f"more than {MOST_GROUPS:,} groups changed", changes=changes)
-        return Plan(groups=found, changes=changes)
+            if isinstance(self.query.driving, TableRef):
+                changes = changed_windows(driving.folder, then.version, driving.version, digest=then.digest)
+                if changes.unknown is not None:
+                    return Plan(f"of {driving.name}, {changes.unknown}", changes=changes)
+                if changes:
+                    is_by_window = self._declared.is_by_window
+                    found.append(touched.by_windows(self._engine, changes, driving, is_by_window=is_by_window))
+            elif changes_rows(driving.folder, then.version, driving.version, digest=then.digest):
+                if isinstance(self.query.driving, DerivedRef):
+                    return Plan(f"{driving.name}, which is derived, changed")
+                if not _continues(driving, then):
+                    return Plan(f"{driving.name} was replaced by another copy")
+                found.append(touched.by_own_rows(self._engine, self.query, old, driving))
+            for ref in joined:
+                new, pairs = pinned[ref], self.query.keyed[ref]
+                was = PinnedInput(new.name, new.folder, before[ref.name].version)
+                found.append(touched.by_joined_rows(self._engine, self.query, pairs, driving, was, new))
+            return Plan(groups=touched.together(found), changes=changes)
+        except AllRowsNeededError as e:
+            return Plan(str(e), changes=changes)
 
     # --- computing and committing
 
@@ -421,6 +424,11 @@ def has_past_files(lake: Lake, made: Made) -> bool:
     return bool(made.derivation.erased) and bool(
         derived_table.past_files(folder, made, derived_table.begun(folder), dead=False)
     )
+
+
+def _continues(at: PinnedInput, then: InputVersion) -> bool:
+    """Return True if the log of an input still has the commit of the version `then`, so one copy has both versions."""
+    return at.version >= then.version and then.digest != "" and commit_digest(at.folder, then.version) == then.digest
 
 
 def _is_at(known: InputVersion | None, folder: Folder, version: int) -> bool:

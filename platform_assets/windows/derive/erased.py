@@ -8,9 +8,9 @@ from platform_assets.lake import delta_log, derived_table
 from platform_assets.lake.location import Lake
 from platform_assets.ledger import decisions
 from platform_assets.model.derived import DerivedRef
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import StateRef, TableRef
 
-Input = TableRef | DerivedRef
+Input = TableRef | StateRef | DerivedRef
 
 
 def seen(lake: Lake, inputs: Iterable[Input]) -> dict[str, int]:
@@ -64,7 +64,7 @@ def topics(lake: Lake, ref: DerivedRef) -> set[str]:
         each = waiting.pop()
         passed.add(each)
         for source in _inputs(lake, each):
-            if isinstance(source, TableRef):
+            if not isinstance(source, DerivedRef):
                 found.add(source.topic)
             elif source not in passed:
                 waiting.append(source)
@@ -75,7 +75,7 @@ def _inputs(lake: Lake, ref: DerivedRef) -> list[Input]:
     folder = lake.table(ref)
     made = derived_table.newest(folder)[0] if delta_log.exists(folder) else None
     names: Collection[str] = () if made is None else made.derivation.inputs
-    return [DerivedRef.parse(name) or TableRef.parse(name) for name in names]
+    return [DerivedRef.parse(name) or StateRef.parse(name) or TableRef.parse(name) for name in names]
 
 
 def _in_order(lake: Lake) -> list[DerivedRef]:

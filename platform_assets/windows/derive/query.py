@@ -6,13 +6,14 @@ whole other tables. The rules below are sufficient, not necessary: they refuse q
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from platform_assets.model.derived import DERIVED, DerivedDeclaration, DerivedRef
-from platform_assets.model.tables import KINDS, TableRef
-from platform_assets.windows.derive import expressions
+from platform_assets.model.tables import KINDS, STATE_KINDS, StateRef, TableRef
+from platform_assets.windows.derive import expressions, joins
 from platform_assets.windows.derive.expressions import QueryError, line_of
 
 _BY_ORDER: Final = frozenset(
@@ -37,7 +38,7 @@ _JOIN: Final = frozenset({"this", "on", "side", "kind", "using", "method"})
 _JOIN_KINDS: Final = frozenset({"", "INNER", "OUTER", "CROSS", "SEMI", "ANTI"})
 _NEW_NAMES: Final = "new names for the columns after a table's alias are not supported: rename them in SELECT"
 
-Input = TableRef | DerivedRef
+Input = TableRef | StateRef | DerivedRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +53,20 @@ class _Span:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query that can be computed group by group. `driving` is the table whose rows are filtered by group."""
+    """A query that can be computed group by group. `driving` is the table whose rows are filtered by group.
+
+    `keyed` has the state tables that are read only by joins from which follows which rows of the driving table see a row of
+    the state. `text` and `by` name each column that is read, unless `reads_all` is true, because of a `*`.
+    """
 
     text: str
     driving: Input
     inputs: tuple[Input, ...]
     warnings: tuple[str, ...]
     spans: tuple[_Span, ...]
+    by: Mapping[str, str]
+    keyed: Mapping[Input, tuple[joins.Pairs, ...]]
+    reads_all: bool
 
     def with_views(self, views: Mapping[Input, str]) -> str:
         """Return the query's text with each table's name replaced by a view. Lines keep their numbers."""
@@ -96,7 +104,8 @@ def _parsed(declaration: DerivedDeclaration) -> Query:
         raise QueryError(
             f"the query of {declaration.table} reads {declaration.table} itself", line_at(sql, refused.start)
         )
-    found = _Levels(root, by, sql).driving()
+    levels = _Levels(root, by, sql)
+    found = levels.driving()
     own = [span for span in spans if span.table == found]
     if len(own) > 1:
         raise QueryError(
@@ -105,7 +114,21 @@ def _parsed(declaration: DerivedDeclaration) -> Query:
             line_at(sql, own[1].start),
         )
     inputs = tuple(dict.fromkeys((found, *(span.table for span in spans))))
-    return Query(sql, found, inputs, tuple(_warnings(root)), spans)
+    keyed = _keyed(levels.joins, spans)
+    return Query(
+        sql, found, inputs, tuple(_warnings(root)), spans, declaration.by, keyed, joins.reads_all_columns(root)
+    )
+
+
+def _keyed(found: list[tuple[str, str, joins.Pairs]], spans: tuple[_Span, ...]) -> dict[Input, tuple[joins.Pairs, ...]]:
+    """Return the pairs of each state table that is read only by the joins `found`."""
+    by_table: dict[Input, list[joins.Pairs]] = {}
+    for kind, name, pairs in found:
+        table = _input(kind, name)
+        if isinstance(table, StateRef):
+            by_table.setdefault(table, []).append(pairs)
+    reads = Counter(span.table for span in spans)
+    return {table: tuple(each) for table, each in by_table.items() if reads[table] == len(each)}
 
 
 def _tree(sql: str) -> Any:
@@ -137,7 +160,7 @@ def _spans(root: Any) -> Iterator[_Span]:
             continue
         ref = None if db is None or table.args.get("catalog") is not None else _input(db.name, table.name)
         if ref is None:
-            kinds = ", ".join((*KINDS, DERIVED))
+            kinds = ", ".join((*KINDS, *STATE_KINDS, DERIVED))
             raise QueryError(
                 f"{table.sql('spark')} is not a table of the lake: write KIND.NAME, where KIND is one of {kinds}, such as "
                 "decoded.orders, with a name such as `my-topic` in backquotes",
@@ -150,7 +173,7 @@ def _spans(root: Any) -> Iterator[_Span]:
         alias = None if table.alias else table.name
         yield _Span(db.meta["start"], table.this.meta["end"] + 1, ref, alias)
     for column in root.find_all(exp.Column):
-        if column.args.get("db") is not None and column.args["db"].name in (*KINDS, DERIVED):
+        if column.args.get("db") is not None and column.args["db"].name in (*KINDS, *STATE_KINDS, DERIVED):
             raise QueryError(f"{column.sql('spark')}: give the table an alias, and write alias.column", line_of(column))
 
 
@@ -178,16 +201,20 @@ def _cte_of(table: Any) -> Any:
 def _input(kind: str, name: str) -> Input | None:
     if kind == DERIVED:
         return DerivedRef(name)
+    if (state := StateRef.parse(f"{kind}/{name}")) is not None:
+        return state
     return next((TableRef(known, name) for known in KINDS if kind == known), None)
 
 
 @dataclass
 class _Levels:
-    """The nested selects from which the driving table's rows pass to the result."""
+    """The nested selects from which the driving table's rows pass to the result. `joins` gets the keyed joins next to it, each
+    with the kind and the name of the joined table."""
 
     root: Any
     by: Mapping[str, Any]
     sql: str
+    joins: list[tuple[str, str, joins.Pairs]] = field(default_factory=list)
 
     def driving(self) -> Input:
         """Return the driving table. Raises QueryError unless each level keeps groups apart."""
@@ -234,6 +261,7 @@ class _Levels:
             found = _input(source.args["db"].name, source.name)
             assert found is not None, "unreachable: _spans has refused other tables"
             table = found
+            self.joins += joins.keyed(node, alias)
         else:
             self._refuse(source, "the first FROM must be the driving table")
         self._check(node, inner, alias)

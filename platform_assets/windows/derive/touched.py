@@ -1,0 +1,112 @@
+"""The groups of a derived table that changes of its inputs touch: changed windows, and changed rows of state tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from platform_assets.engines.deriving import AllRowsNeededError, DerivingEngine, PinnedInput
+from platform_assets.errors import DerivedQueryError
+from platform_assets.lake.changed_windows import ChangedWindows
+from platform_assets.model.derived import WINDOW
+from platform_assets.model.logs import logger
+from platform_assets.windows.derive import joins
+from platform_assets.windows.derive.query import Query, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_log = logger(__name__)
+
+MOST_GROUPS: Final = 100_000
+"""Maximum number of groups that a run replaces. If more have changed, it computes all rows."""
+
+
+def by_windows(
+    engine: DerivingEngine, changes: ChangedWindows, driving: PinnedInput, *, is_by_window: bool
+) -> pa.Table:
+    """Return the groups of the changed windows' rows, before and after the change. Raises AllRowsNeededError."""
+    keys = list(changes.keys)
+    if is_by_window:
+        return pa.table({WINDOW: pa.array(keys, pa.string())})
+    from pyspark.sql import functions as F
+
+    old = PinnedInput(driving.name, driving.folder, changes.since)
+    return _found(engine, old, lambda: [engine.read(each).where(F.col(WINDOW).isin(keys)) for each in (old, driving)])
+
+
+def by_own_rows(engine: DerivingEngine, query: Query, old: PinnedInput, new: PinnedInput) -> pa.Table:
+    """Return the groups of the rows of the driving table that differ between two versions. Raises AllRowsNeededError."""
+    return _found(engine, old, lambda: [_changed(engine, query, old, new)])
+
+
+def by_joined_rows(
+    engine: DerivingEngine, query: Query, pairs: Sequence[joins.Pairs], driving: PinnedInput, old: PinnedInput, new: PinnedInput
+) -> pa.Table:  # fmt: skip
+    """Return the groups of the driving table's rows that a keyed join connects with a row of the joined table that differs
+    between two versions. `pairs` has the pairs of each such join. Raises AllRowsNeededError."""
+
+    def frames() -> list[DataFrame]:
+        changed, all_rows = _changed(engine, query, old, new), engine.read(driving)
+        for each in pairs:
+            _check_columns(driving.name, [mine for mine, _ in each], all_rows.columns)
+            _check_columns(new.name, [other for _, other in each], changed.columns)
+        return [engine.joined_with(all_rows, changed, each) for each in pairs]
+
+    return _found(engine, old, frames)
+
+
+def together(found: Sequence[pa.Table]) -> pa.Table | None:
+    """Return the distinct groups of several tables of groups; None if there are no tables. Raises AllRowsNeededError."""
+    if len(found) < 2:
+        return found[0] if found else None
+    schema = pa.schema([field.with_nullable(True) for field in found[0].schema])
+    groups = pa.concat_tables([each.cast(schema) for each in found])
+    first: dict[str, int] = {}
+    for number, row in enumerate(groups.to_pylist()):
+        first.setdefault(repr(row), number)
+    if len(first) > MOST_GROUPS:
+        raise _too_many()
+    return groups.take(list(first.values()))
+
+
+def _changed(engine: DerivingEngine, query: Query, old: PinnedInput, new: PinnedInput) -> DataFrame:
+    """Return the rows of a table that only one of two versions has, with the columns that the query may read."""
+    texts = (query.text, *query.by.values())
+    if joins.is_named("_metadata", *texts):
+        raise AllRowsNeededError(f"{new.name} changed, and the query reads _metadata")
+    before, now = (
+        frame.select(*(quoted(name) for name in frame.columns if query.reads_all or joins.is_named(name, *texts)))
+        for frame in (engine.read(old), engine.read(new))
+    )
+    types = [{field.name: field.dataType.simpleString() for field in frame.schema} for frame in (before, now)]
+    if types[0] != types[1]:
+        raise AllRowsNeededError(f"columns of {new.name} changed")
+    if any("map<" in kind for kind in types[1].values()):
+        raise AllRowsNeededError(f"{new.name} changed, and the rows of a map column cannot be compared")
+    return engine.differing(before, now)
+
+
+def _check_columns(table: str, wanted: Sequence[str], columns: Sequence[str]) -> None:
+    known = {name.lower() for name in columns}
+    if missing := [name for name in wanted if name.lower() not in known]:
+        raise AllRowsNeededError(f"a joined table changed, and {missing[0]} is not a column of {table}")
+
+
+def _found(engine: DerivingEngine, old: PinnedInput, frames: Callable[[], Sequence[DataFrame]]) -> pa.Table:
+    try:
+        with engine.failures():
+            found = engine.groups_of(frames(), MOST_GROUPS)
+    except DerivedQueryError as e:
+        # The new version is read again with all rows, so only the old version's rows are given up.
+        _log.warning("version %d of %s cannot be read any more: %s", old.version, old.name, e)
+        raise AllRowsNeededError(f"version {old.version} of {old.name} can no longer be read") from e
+    if found is None:
+        raise _too_many()
+    return found
+
+
+def _too_many() -> AllRowsNeededError:
+    return AllRowsNeededError(f"more than {MOST_GROUPS:,} groups changed")
