@@ -26,6 +26,7 @@ from benchmarks import (
     rebuilding,
     scaling,
     small_window,
+    state,
     streams,
     ticks,
     topic_kinds,
@@ -58,6 +59,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "decoding-memory": decoding_memory.run,
     "backlog": backlog.run,
     "rebuilding": rebuilding.run,
+    "state": state.run,
     "streams": streams.run,
     "scaling": scaling.run,
 }
