@@ -86,32 +86,37 @@ def collect(
 
 def _waiting(declaration: TopicDeclaration, pending: Pending) -> Iterator[str]:
     """Yield what is known about changes that are made, but not folded."""
-    fold = f"`platform-assets fold {declaration.topic}`"
+    load = f"`platform-assets load {declaration.changes_table}"
+    fold = _requested(declaration, "the fold", f"`platform-assets fold {declaration.topic}`")
     if pending.waits:
-        yield (
-            f"nothing is folded yet: {pending.waits}. The sensor requests these changes, or run `platform-assets load "
-            f"{declaration.changes_table} --stale`"
-        )
+        commands = f"{load} --stale`, and {load} WINDOW` for windows without changes"
+        yield f"nothing is folded yet: {pending.waits}; {_requested(declaration, 'these changes', commands)}"
     elif pending.rebuild:
         what = f"made from all changes ({pending.rebuild}), {counted(len(pending.windows), 'window')}"
-        yield f"it is to be {what}: the sensor requests the fold, or run {fold}"
+        yield f"it is to be {what}: {fold}"
     elif pending.windows:
-        what = f"{counted(len(pending.windows), 'window')} with {pending.rows:,} changes, from {pending.windows[0]} on"
+        changes = counted(pending.rows, "change")
+        what = f"{counted(len(pending.windows), 'window')} with {changes}, from {pending.windows[0]} on"
         if pending.is_due:
-            yield f"{what}: the sensor requests the fold, or run {fold}"
+            yield f"{what}: {fold}"
         else:
             least = ceil(SHARE * pending.state_rows)
-            yield f"{what}: a fold is due from {least:,} changes on. To apply them now, run {fold}"
+            now = f"To apply them now, run `platform-assets fold {declaration.topic}`"
+            yield f"{what}: a fold is due from {counted(least, 'change')} on. {now}"
+
+
+def _requested(declaration: TopicDeclaration, what: str, command: str) -> str:
+    return f"run {command}" if declaration.paused else f"the sensor requests {what}, or run {command}"
 
 
 def _missing(declaration: TopicDeclaration, ledger: Ledger, through: str) -> Iterator[str]:
-    """Yield a sentence for each reason why windows before `through`, the newest one in the state, have no changes."""
+    """Yield a sentence for each reason why windows up to `through`, the newest one in the state, have no changes."""
     d = declaration
     edge = ledger.newest_edges([d.topic]).get(d.topic)
     if edge is None:
         return
     tables = (d.raw_table, d.decoded_table, d.changes_table)
-    left = [key for key in unloaded.find(ledger, d.changes_table, edge).windows if key < through]
+    left = [key for key in unloaded.find(ledger, d.changes_table, edge).windows if key <= through]
     if not left:
         return
     lacking = {table: unloaded.find(ledger, table, edge).windows for table in tables}
@@ -122,12 +127,12 @@ def _missing(declaration: TopicDeclaration, ledger: Ledger, through: str) -> Ite
         table = next(each for each in tables if key in lacking[each])
         found.setdefault((table, key in parkings[table]), []).append(key)
     for (table, is_parked), keys in found.items():
-        number = "window before it is" if len(keys) == 1 else "windows before it are"
+        number = "older window is" if len(keys) == 1 else "older windows are"
         what = f"{len(keys):,} {number} {'parked' if is_parked else 'not yet'} in {table}, for example {keys[0]}"
         if is_parked:
             yield f"{what}: `platform-assets unpark {table} {keys[0]}` brings it back"
         else:
-            yield f"{what}: the sensor requests it, or run `platform-assets load {table} {keys[0]}`"
+            yield f"{what}: {_requested(d, 'it', f'`platform-assets load {table} {keys[0]}`')}"
 
 
 def _failed(instance: dg.DagsterInstance, declaration: TopicDeclaration) -> str | None:

@@ -131,23 +131,23 @@ def test_status_says_what_a_state_waits_for(tmp_path: Path, monkeypatch: pytest.
     (pending,) = waits(topic)
     assert (
         pending
-        == f"1 window with 1 changes, from {four} on: the sensor requests the fold, or run `platform-assets fold orders`"
+        == f"1 window with 1 change, from {four} on: the sensor requests the fold, or run `platform-assets fold orders`"
     )
     with monkeypatch.context() as patched:
         patched.setattr(folding_of_states, "SMALL_ROWS", 0)
         patched.setattr(state_status, "SHARE", 2)
         patched.setattr(folding_of_states, "SHARE", 2)
-        assert f"1 window with 1 changes, from {four} on: a fold is due from 2 changes on" in waits(topic)[0]
+        assert f"1 window with 1 change, from {four} on: a fold is due from 2 changes on" in waits(topic)[0]
     state_of(topic).fold()
     left = [
-        f"1 window before it is not yet in changes/orders, for example {two}: the sensor requests it, or run "
+        f"1 older window is not yet in changes/orders, for example {two}: the sensor requests it, or run "
         f"`platform-assets load changes/orders {two}`",
-        f"1 window before it is not yet in decoded/orders, for example {three}: the sensor requests it, or run "
+        f"1 older window is not yet in decoded/orders, for example {three}: the sensor requests it, or run "
         f"`platform-assets load decoded/orders {three}`",
     ]
     assert sorted(waits(topic)) == left
     park(topic.declaration.decoded_table, [three], Author("tester", "broken"), topic.ledger)
-    assert f"1 window before it is parked in decoded/orders, for example {three}" in sorted(waits(topic))[1]
+    assert f"1 older window is parked in decoded/orders, for example {three}" in sorted(waits(topic))[1]
     assert f"`platform-assets unpark decoded/orders {three}` brings it back" in sorted(waits(topic))[1]
     topic.decode(three)
     topic.changer.make(three)
@@ -157,7 +157,7 @@ def test_status_says_what_a_state_waits_for(tmp_path: Path, monkeypatch: pytest.
     topic.state = replace(STATE, key=("amount",))
     (again,) = state_status.collect(topic.declaration, topic.state, topic.ledger, None).waits_for
     assert "nothing is folded yet: 4 windows have changes that were made with earlier columns" in again
-    assert "`platform-assets load changes/orders --stale`" in again
+    assert "the sensor requests these changes, or run `platform-assets load changes/orders --stale`" in again
 
 
 def build_job(topic: DecodedTopic) -> dg.JobDefinition:
