@@ -25,6 +25,7 @@ PAGES: Final = {
     "examples/commit_log/README.md": "examples/commit_log.md",
     "examples/logs/README.md": "examples/logs.md",
     "examples/metrics/README.md": "examples/metrics.md",
+    "examples/stream/README.md": "examples/stream.md",
     "examples/suggestions/README.md": "examples/suggestions.md",
     "README.md": "index.md",
 }

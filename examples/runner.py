@@ -106,6 +106,7 @@ class Example:
         compare: compares the tables of a lake with the source file.
         config: configuration of all topics.
         speed: seconds of the source's time per second of Kafka's time.
+        results: maps each topic that the example itself publishes to its number of partitions.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Example:
     compare: Callable[[Lake], list[Comparison]]
     config: Mapping[str, str] = field(default_factory=dict)
     speed: float = SPEED
+    results: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def window(self) -> timedelta:
@@ -199,7 +201,7 @@ def _send(which: Example, records: Sequence[Record], start: datetime, environmen
     from confluent_kafka.admin import AdminClient, NewTopic
 
     settings = environment.settings().librdkafka()
-    made = [NewTopic(name, n, -1, config=dict(which.config)) for name, n in which.topics.items()]
+    made = [NewTopic(name, n, -1, config=dict(which.config)) for name, n in {**which.topics, **which.results}.items()]
     admin = AdminClient(settings)
     for created in admin.create_topics(made).values():
         created.result(30)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 import zipfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 from examples import runner
 from examples.logs import example as logs
+from examples.stream.defs.publishing import to_send
+from platform_assets.components import declared
 from platform_assets.errors import ConfigurationError
 from platform_assets_tests.conftest import Broker
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
@@ -70,6 +74,18 @@ def test_the_yaml_of_an_example_has_no_mistakes(name: str, tmp_path: Path) -> No
     assert (printed["mistakes"], printed["warnings"]) == ([], [])
 
 
+def test_an_asset_publishes_each_topic_of_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLATFORM_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv(runner.START, raising=False)
+    named = {name: set(runner.example(name).results) for name in runner.names()}
+    assert named["stream"]
+    for name in (name for name in named if named[name]):
+        monkeypatch.setenv("PLATFORM_DEFS", str(runner.example(name).defs))
+        assets = [each for each in declared.definitions().assets or () if isinstance(each, dg.AssetsDefinition)]
+        keys = {key.to_user_string() for each in assets for key in each.keys}
+        assert {f"published/{topic}" for topic in named[name]} <= keys
+
+
 def test_an_unknown_example_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="the examples are: activity, commit_log"):
         runner.example("metric")
@@ -90,3 +106,19 @@ def test_each_line_of_the_logs_is_in_one_entry() -> None:
     with zipfile.ZipFile(logs.FILE) as archive:
         lines = [line for name in archive.namelist() for line in archive.read(name).decode().split("\n") if line]
     assert sorted(found) == sorted(lines)
+
+
+def test_a_topic_gets_only_rows_that_it_lacks(rng: random.Random) -> None:
+    progress, newest = b"{}", dict[bytes, bytes]()
+    for _ in range(200):
+        rows = {key: rng.choice("xyz").encode() for key in "abcdef" if rng.random() < 0.7}
+        records, progress = to_send(rows, progress)
+        for key, value, _ in records:
+            assert key is not None
+            assert newest.get(key) != value
+            if value is None:
+                del newest[key]
+            else:
+                newest[key] = value
+        assert newest == {key.encode(): value for key, value in rows.items()}
+        assert to_send(rows, progress) == ([], progress)
