@@ -23,6 +23,7 @@ from benchmarks import (
     many_windows,
     memory,
     pages,
+    publishing,
     reading,
     rebuilding,
     scaling,
@@ -63,5 +64,6 @@ SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "rebuilding": rebuilding.run,
     "state": state.run,
     "streams": streams.run,
+    "publishing": publishing.run,
     "scaling": scaling.run,
 }

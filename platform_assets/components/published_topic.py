@@ -61,7 +61,7 @@ class PublishedTopic(dg.Component, dg.Model, dg.Resolvable):
     start: Annotated[
         str | None, Field(description="Key of the first window to publish. By default, all windows are published.")
     ] = None
-    transaction_rows: Annotated[int, Field(description="Maximum number of records in a transaction.")] = 10_000
+    transaction_rows: Annotated[int, Field(description="Maximum number of records in a transaction.")] = 100_000
     transaction_timeout_seconds: Annotated[
         int,
         Field(description="Time after which brokers end a transaction of a publisher that died, 10 to 900."),

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer, TopicPartition
@@ -138,7 +139,6 @@ class Target:
                 # As the Java client does, so that joins with topics of others find keys in the same partitions.
                 "partitioner": "murmur2_random",
                 "linger.ms": 20,
-                "on_delivery": failed,
                 "delivery.report.only.error": True,
             },
             logger=_log,
@@ -146,7 +146,7 @@ class Target:
         with self.translating("beginning to publish"):
             producer.init_transactions(self.seconds)
         # The open transaction of an earlier publisher has ended, so the last stable offset soon reaches the watermark.
-        return Session(self, producer, self._committed(self.cluster.high_watermarks), failures)
+        return Session(self, producer, self._committed(self.cluster.high_watermarks), failures, failed)
 
     def committed(self) -> Committed:
         """Return what is committed in the progress topic now, while a publisher may be at work; nothing if the topic is
@@ -222,6 +222,7 @@ class Session:
     producer: Producer
     progress: Committed
     failures: Sequence[KafkaError] = ()
+    on_delivery: Callable[[KafkaError | None, object], None] = lambda error, record: None
 
     def send(self, records: Iterable[Record], progress: Mapping[bytes, bytes]) -> None:
         """Send the records in order, and the progress after them, in one transaction.
@@ -234,7 +235,9 @@ class Session:
             try:
                 self._produce(records)
                 for key, value in progress.items():
-                    self._produce_one(target.progress_topic, value, key, partition=_PROGRESS_PARTITION)
+                    self._produce_one(
+                        target.progress_topic, value, key, partition=_PROGRESS_PARTITION, on_delivery=self.on_delivery
+                    )
                 target.before_step("flush")
                 producer.flush(target.seconds)
                 target.before_step("commit")
@@ -250,11 +253,17 @@ class Session:
         target.before_step("next")
 
     def _produce(self, records: Iterable[Record]) -> None:
-        topic = self.target.topic
-        for number, (key, value, headers) in enumerate(records):
-            self._produce_one(topic, value, key, headers=headers)
-            if number == 0:
-                self.target.before_step("first")
+        topic, produce, left = self.target.topic, self.producer.produce, iter(records)
+        # A record that fails makes the commit fail. Only reports say which right is lacking: those of the first record
+        # of each topic are enough for that, and one for each record would take a lot of time.
+        for key, value, headers in islice(left, 1):
+            self._produce_one(topic, value, key, headers=headers, on_delivery=self.on_delivery)
+            self.target.before_step("first")
+        for key, value, headers in left:
+            try:
+                produce(topic, value, key, headers=headers)
+            except BufferError:
+                self._produce_one(topic, value, key, headers=headers)
 
     def _produce_one(self, topic: str, value: bytes | None, key: bytes | None, **given: Any) -> None:
         while True:

@@ -56,7 +56,7 @@ class PublishDeclaration:
     decimals: Decimals = "string"
     non_finite: NonFinite = "refuse"
     start: str | None = None
-    transaction_rows: int = 10_000
+    transaction_rows: int = 100_000
     transaction_timeout: timedelta = timedelta(seconds=60)
     sensor_interval: timedelta = timedelta(seconds=30)
 

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from hashlib import sha256
+from itertools import repeat
 from math import isfinite
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.errors import ConfigurationError, UnpublishableRowError
+from platform_assets.kafka.publisher import Headers, Record
 from platform_assets.lake.decoded_table import KEY_RESCUED, RESCUED, TOMBSTONE
 from platform_assets.lake.parquet import python_values
-from platform_assets.model.publishing import Part, PublishDeclaration
+from platform_assets.model.publishing import HEADER, Part, PublishDeclaration
 
 OWN_COLUMNS: Final = frozenset(
     {
@@ -37,8 +41,6 @@ _NULL: Final = "null"
 _VERSION: Final = 1
 """Changes whenever the same rows give other keys, values or headers."""
 
-Headers = list[tuple[str, bytes | None]]
-
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
@@ -47,13 +49,19 @@ class Encoded:
     keys: list[bytes | None]
     values: list[bytes | None]
     headers: list[Headers] | None
+    sizes: npt.NDArray[np.int64]
+    """Bytes of each record's key and value."""
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def sizes(self) -> list[int]:
-        """Return the bytes of each record's key and value."""
-        return [len(k or b"") + len(v or b"") for k, v in zip(self.keys, self.values, strict=True)]
+    def records(self, identities: Sequence[bytes]) -> Iterator[Record]:
+        """Return the records with these identities. No Python code runs for a record without declared headers."""
+        last: Iterable[tuple[str, bytes | None]] = zip(repeat(HEADER), identities)
+        headers: Iterable[Headers] = map(list, zip(last, strict=True))
+        if self.headers is not None:
+            headers = ([*declared, each] for declared, each in zip(self.headers, last, strict=True))
+        return zip(self.keys, self.values, headers, strict=True)
 
 
 @dataclass(frozen=True)
@@ -92,22 +100,23 @@ class Encoder:
     def encode(self, rows: pa.Table) -> Encoded:
         """Encode the rows. Raises UnpublishableRowError if a number is not finite and the declaration refuses it."""
         d = self.declaration
-        keys: list[bytes | None] = [None] * rows.num_rows
+        keys = pa.chunked_array([pa.nulls(rows.num_rows, pa.large_binary())])
         if d.key is not None:
             keys = self._part(d.key, rows)
         headers = None
         if d.headers:
-            named = [(name, self._single(rows[column], "text", column)) for name, column in d.headers]
+            named = [(name, self._single(rows[column], "text", column).to_pylist()) for name, column in d.headers]
             headers = [[(name, each[at]) for name, each in named] for at in range(rows.num_rows)]
         values = self._part(d.value, rows)
         if TOMBSTONE in rows.column_names and pc.any(rows[TOMBSTONE]).as_py():
-            values = [None if t else v for t, v in zip(rows[TOMBSTONE].to_pylist(), values, strict=True)]
-        return Encoded(keys, values, headers)
+            values = pc.if_else(pc.fill_null(rows[TOMBSTONE], False), pa.scalar(None, values.type), values)
+        sizes = sum(pc.fill_null(pc.binary_length(each), 0).to_numpy().astype(np.int64) for each in (keys, values))
+        return Encoded(keys.to_pylist(), values.to_pylist(), headers, sizes)
 
     def _of(self, part: Part) -> list[str]:
         return list(part.columns) or [n for n in self.schema.names if n not in OWN_COLUMNS]
 
-    def _part(self, part: Part, rows: pa.Table) -> list[bytes | None]:
+    def _part(self, part: Part, rows: pa.Table) -> pa.ChunkedArray:
         names = self._of(part)
         if part.format != "json":
             return self._single(rows[names[0]], part.format, names[0])
@@ -116,16 +125,13 @@ class Encoder:
             opening = ("{" if at == 0 else ",") + json.dumps(name, ensure_ascii=False) + ":"
             pieces += [opening, self._literals(rows[name], name)]
         if not pieces:
-            return [b"{}"] * rows.num_rows
-        joined = pc.binary_join_element_wise(*pieces, "}", "")
-        found: list[bytes | None] = joined.cast(pa.large_binary()).to_pylist()
-        return found
+            return pa.chunked_array([pa.array([b"{}"] * rows.num_rows, pa.large_binary())])
+        return pc.binary_join_element_wise(*pieces, "}", "").cast(pa.large_binary())
 
-    def _single(self, column: pa.ChunkedArray, kind: str, name: str) -> list[bytes | None]:
-        """Return one column as bytes; null stays None. Text shows values as JSON does, without quotes."""
+    def _single(self, column: pa.ChunkedArray, kind: str, name: str) -> pa.ChunkedArray:
+        """Return one column as bytes; nulls stay nulls. Text shows values as JSON does, without quotes."""
         if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-            found: list[bytes | None] = column.to_pylist()
-            return found
+            return column.cast(pa.large_binary())
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             texts = column
         elif kind == "bytes":
@@ -137,8 +143,7 @@ class Encoder:
             texts = pc.if_else(
                 pc.is_valid(column), pc.utf8_trim(literals, characters='"'), pa.scalar(None, pa.string())
             )
-        as_bytes: list[bytes | None] = texts.cast(pa.large_binary()).to_pylist()
-        return as_bytes
+        return texts.cast(pa.large_binary())
 
     def _literals(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         """Return each value of a column as JSON."""
@@ -156,7 +161,7 @@ class Encoder:
         elif pa.types.is_date(kind):
             found = pc.binary_join_element_wise('"', column.cast(pa.string()), '"', "")
         elif pa.types.is_timestamp(kind) and kind.tz in ("UTC", "+00:00"):
-            found = pc.binary_join_element_wise('"', _times(column), '"', "")
+            found = pc.binary_join_element_wise('"', _times(column), 'Z"', "")
         else:
             values = python_values(column.combine_chunks())
             plain = [_NULL if v is None else self._json(v, kind, name) for v in values]
@@ -235,7 +240,10 @@ def _compact(value: Any) -> str:
 
 def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return strings in quotes, escaped where necessary; nulls stay null."""
+    column = column.cast(pa.string())
     quoted = pc.binary_join_element_wise('"', column, '"', "")
+    if not any(_may_need_escapes(chunk) for chunk in column.chunks):
+        return quoted
     needs = pc.fill_null(pc.match_substring_regex(column, _NEEDS_ESCAPES), False)
     if not pc.any(needs).as_py():
         return quoted
@@ -245,16 +253,24 @@ def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pc.replace_with_mask(whole, mask, pa.array(escaped, whole.type))])
 
 
+def _may_need_escapes(texts: pa.Array) -> bool:
+    """Return False only if no text has a character that JSON escapes. This is much faster than a regular expression."""
+    _, offsets, data = texts.buffers()
+    if data is None or not len(texts):
+        return False
+    bounds = np.frombuffer(offsets, np.int32, texts.offset + len(texts) + 1)
+    found = np.frombuffer(data, np.uint8)[bounds[texts.offset] : bounds[-1]]
+    return bool(((found < 0x20) | (found == ord('"')) | (found == ord("\\")) | (found == 0x7F)).any())
+
+
 def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.strftime(column.cast(pa.timestamp("us", "UTC")), format="%Y-%m-%dT%H:%M:%SZ")
+    """Return timestamps in UTC as ISO 8601, without the zone."""
+    # Arrow formats timestamps without a zone about ten times as fast.
+    texts = column.cast(pa.timestamp("us")).cast(pa.string())
+    return pc.replace_substring(texts, " ", "T", max_replacements=1)
 
 
-def fitting(sizes: Sequence[int], room: int) -> list[int]:
-    """Return the first of `sizes`: as many as end with the one that brings their sum to `room`, and at least one."""
-    found: list[int] = []
-    for size in sizes:
-        found.append(size)
-        room -= size
-        if room <= 0:
-            break
-    return found
+def fitting(sizes: npt.NDArray[np.int64], room: int) -> int:
+    """Return how many of `sizes` end with the one that brings their sum to `room`: all of them if the sum is smaller,
+    and at least one."""
+    return min(int(np.searchsorted(np.cumsum(sizes), room)) + 1, len(sizes))

@@ -15,6 +15,7 @@ from hashlib import sha256
 from itertools import chain, islice
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,7 +35,7 @@ from platform_assets.model.logs import logger
 from platform_assets.model.publishing import HEADER, PublishDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish import loads
-from platform_assets.windows.publish.encoding import Encoded, Encoder, fitting
+from platform_assets.windows.publish.encoding import Encoder, fitting
 from platform_assets.windows.publish.loads import Load, Pins
 from platform_assets.windows.publish.progress import (
     Change,
@@ -59,9 +60,9 @@ _PAUSE: Final = 0.1
 @dataclass(frozen=True)
 class _Records:
     """The records that publish a load of a window. `make` returns some of those in an ordinal range, at least one and
-    about as many as the given number of bytes allows, and their sizes. `at` returns the position of a row."""
+    about as many as the given number of bytes allows, their number and their bytes. `at` returns the position of a row."""
 
-    make: Callable[[int, int, int], tuple[Iterable[Record], list[int]]]
+    make: Callable[[int, int, int], tuple[Iterable[Record], int, int]]
     total: int
     silent: int = 0
     at: Callable[[int], Position | None] = lambda ordinal: None
@@ -214,12 +215,12 @@ class Publisher:
                         commit()
                 while not state.is_complete:
                     end = min(state.total, state.sent + most_rows - number)
-                    made, sizes = records.make(state.sent, end, self.most_bytes - size)
+                    made, count_made, bytes_made = records.make(state.sent, end, self.most_bytes - size)
                     batch.append(made)
-                    number += len(sizes)
-                    size += sum(sizes)
-                    corrections += 0 if state.base is None else len(sizes)
-                    sent = state.sent + len(sizes)
+                    number += count_made
+                    size += bytes_made
+                    corrections += 0 if state.base is None else count_made
+                    sent = state.sent + count_made
                     state = states[key] = replace(state, sent=sent, at=records.at(sent - 1))
                     if number >= most_rows or size >= self.most_bytes:
                         commit()
@@ -283,7 +284,7 @@ class Publisher:
         """Return the records that publish a window. Raises PublishedRowsLostError."""
         d, columns = self.declaration, encoder.columns
         if state.partial and state.after is None:
-            return _Records(lambda start, end, room: ([], []), state.sent)
+            return _Records(lambda start, end, room: ([], 0, 0), state.sent)
         new = loads.read(self.ledger, d.table, key, state.load, columns, d.topic)
         prefix, load_id = f"{d.table.name} {key} ", state.load.load_id
         if state.base is None or state.partial:
@@ -293,14 +294,14 @@ class Publisher:
                 same = pc.and_(pc.equal(partition, state.after[0]), pc.greater(offset, state.after[1]))
                 new = new.filter(pc.or_(pc.greater(partition, state.after[0]), same))
 
-            def of_rows(start: int, end: int, room: int) -> tuple[Iterable[Record], list[int]]:
+            def of_rows(start: int, end: int, room: int) -> tuple[Iterable[Record], int, int]:
                 part = new.slice(start, end - start)
                 while part.num_rows > 1 and part.nbytes > room:
                     part = part.slice(0, part.num_rows // 2)
                 encoded = encoder.encode(part)
-                sizes = fitting(encoded.sizes(), room)
+                fit = fitting(encoded.sizes, room)
                 names = identities(prefix, load_id, start, part, kind)
-                return islice(_as_records(encoded, names), len(sizes)), sizes
+                return islice(encoded.records(names), fit), fit, int(encoded.sizes[:fit].sum())
 
             def at(ordinal: int) -> Position:
                 partition, offset = (new[name][ordinal].as_py() for name in loads.POSITION)
@@ -310,9 +311,11 @@ class Publisher:
         old = loads.read(self.ledger, d.table, key, state.base, columns, d.topic)
         changes, silent = self._changes(encoder, old, new)
 
-        def of_changes(start: int, end: int, room: int) -> tuple[Iterable[Record], list[int]]:
-            sizes = fitting([len(k or b"") + len(v or b"") for _, _, k, v, _ in changes[start:end]], room)
-            return _changes_as_records(changes[start : start + len(sizes)], start, prefix, load_id), sizes
+        def of_changes(start: int, end: int, room: int) -> tuple[Iterable[Record], int, int]:
+            sizes = np.array([len(k or b"") + len(v or b"") for _, _, k, v, _ in changes[start:end]], np.int64)
+            fit = fitting(sizes, room)
+            made = _changes_as_records(changes[start : start + fit], start, prefix, load_id)
+            return made, fit, int(sizes[:fit].sum())
 
         return _Records(of_changes, len(changes), silent)
 
@@ -462,15 +465,6 @@ def identities(prefix: str, load_id: str, first: int, rows: pa.Table, kind: Kind
     texts = pc.binary_join_element_wise(prefix, ordinals, f" {kind} ", partition, " ", offset, f" {load_id}", "")
     found: list[bytes] = texts.cast(pa.binary()).to_pylist()
     return found
-
-
-def _as_records(encoded: Encoded, names: list[bytes]) -> Iterator[Record]:
-    if encoded.headers is None:
-        for k, v, n in zip(encoded.keys, encoded.values, names, strict=True):
-            yield k, v, [(HEADER, n)]
-        return
-    for k, v, h, n in zip(encoded.keys, encoded.values, encoded.headers, names, strict=True):
-        yield k, v, [*h, (HEADER, n)]
 
 
 def _by_position(encoder: Encoder, rows: pa.Table) -> dict[tuple[int, int], Content]:

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -15,7 +16,7 @@ from platform_assets.checks.published_values import disagreements
 from platform_assets.errors import ConfigurationError, UnpublishableRowError
 from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.publish.encoding import Encoder
+from platform_assets.windows.publish.encoding import Encoder, fitting
 from platform_assets_tests.support.typed_rows import typed_rows
 
 TABLE = TableRef("decoded", "orders")
@@ -102,6 +103,34 @@ def test_each_value_is_exact() -> None:
     assert (first["raw"], second["raw"], third["raw"]) == ("/wA=", "", None)
     assert (first["x"], second["x"], third["x"]) == (0.1, 1e300, 0.0)
     assert (first["deep"], second["deep"], third["deep"]) == ({"m": [1, None]}, None, {"m": []})
+
+
+def test_times_of_any_year_are_iso_8601_in_utc(rng: random.Random) -> None:
+    limits = (-62_135_596_800_000_000, -1, 0, 253_402_300_799_999_999)
+    instants = [*limits, *(rng.randint(limits[0], limits[-1]) for _ in range(200)), None]
+    rows = pa.table({"at": pa.array(instants, pa.timestamp("us", "UTC"))})
+    times = [
+        "null" if t is None else f'"{t.replace(tzinfo=None).isoformat(timespec="microseconds")}Z"'
+        for t in rows["at"].to_pylist()
+    ]
+    assert encoder(rows).encode(rows).values == [f'{{"at":{text}}}'.encode() for text in times]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_each_character_that_json_escapes_is_found_in_any_slice_and_chunk(kind: pa.DataType) -> None:
+    needing = [*map(chr, range(0x20)), '"', "\\", "\x7f"]
+    texts = [text for each in needing for text in ("plain", f"\U0001f600{each}z", None, "")]
+    column = pa.chunked_array([pa.array(texts[:3], kind), pa.array(texts[3:], kind), pa.array([], kind)])
+    for start in range(len(texts)):
+        rows = pa.table({"text": column}).slice(start, 3)
+        found = encoder(rows).encode(rows)
+        assert [json.loads(value or b"") for value in found.values] == rows.to_pylist()
+        assert found.sizes.tolist() == [len(value or b"") for value in found.values]
+
+
+@pytest.mark.parametrize(("room", "number"), [(0, 1), (3, 1), (4, 2), (7, 2), (8, 3), (100, 3)])
+def test_a_transaction_ends_with_the_record_that_fills_it(room: int, number: int) -> None:
+    assert fitting(np.array([3, 4, 1]), room) == number
 
 
 def test_decimals_may_be_numbers_and_keys_may_be_text() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from platform_assets.checks.published import gather
-from platform_assets.errors import PublishingInterruptedError, PublishingProgressLostError
+from platform_assets.errors import PublishingInterruptedError, PublishingProgressLostError, PublishingRefusedError
 from platform_assets.kafka import publisher as publisher_module
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.lake.vacuum import vacuum
@@ -188,6 +189,17 @@ def test_vacuum_keeps_what_a_correction_is_compared_with(broker: Broker, topic: 
     assert each.run().corrections == 1
     vacuum(table, folder, keep=lambda: loads.needed_files(made.ledger, table))
     assert not any(folder.has(path) for path in needed)
+
+
+def test_a_record_that_the_broker_refuses_is_an_error_of_that_name(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    made, target = DecodedTopic(tmp_path / "lake", "orders"), topic(config={"max.message.bytes": "20000"})
+    made.load([b"small", b"small", os.urandom(100_000), b"small"])
+    declared = PublishDeclaration(target, made.declaration.raw_table, value=Part("bytes", ("value",)))
+    with pytest.raises(PublishingRefusedError, match="Message size too large"):
+        Publisher(declared, made.ledger, Cluster.connect(client_settings(broker.bootstrap))).run()
+    assert consumed(broker.bootstrap, target) == []
 
 
 def test_rows_of_a_raw_table_are_published_as_they_are(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
