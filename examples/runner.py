@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +23,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from platform_assets.demo.comparison import Comparison as Comparison
+from platform_assets.demo.comparison import rows_compared as rows_compared
 from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.services import dagster_services, platform
 from platform_assets.services.home import CHECKOUT, HOME_VARIABLE, Home
@@ -61,37 +62,6 @@ class Record:
     at: datetime
     value: bytes | None
     key: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A table next to the same rows, computed from the source file.
-
-    Attributes:
-        table: name of the table.
-        rows: number of rows in the table.
-        expected: number of rows computed from the source file.
-        different: number of rows that only one of the two has.
-        figures: figures to print, such as a total.
-    """
-
-    table: str
-    rows: int
-    expected: int
-    different: int
-    figures: str = ""
-
-    @property
-    def is_equal(self) -> bool:
-        """True if both have the same rows."""
-        return self.different == 0 and self.rows == self.expected
-
-    def __str__(self) -> str:
-        if not self.is_equal:
-            return (
-                f"{self.table}: {self.different:,} rows differ; {self.rows:,} in the table, {self.expected:,} expected"
-            )
-        return f"{self.table}: {self.rows:,} rows equal those computed from the source file{self.figures and f': {self.figures}'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +121,6 @@ def compare(
 
     rows = DeltaTable(f"{lake.root}/{table}").to_pyarrow_table(columns=list(columns)).to_pylist()
     return rows_compared(table, (tuple(row[c] for c in columns) for row in rows), expected, figures)
-
-
-def rows_compared(
-    table: str, rows: Iterable[tuple[Any, ...]], expected: Iterable[tuple[Any, ...]], figures: str = ""
-) -> Comparison:
-    """Compare rows of a table with the expected rows, in any order."""
-    of_table, of_source = Counter(rows), Counter(expected)
-    different = (of_table - of_source).total() + (of_source - of_table).total()
-    return Comparison(table, of_table.total(), of_source.total(), different, figures)
 
 
 def run(which: Example, report: Callable[[str], None] = print) -> list[Comparison]:

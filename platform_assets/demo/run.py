@@ -6,14 +6,14 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from platform_assets.demo import state, summary, waiting
+from platform_assets.demo import downstream, state, summary, waiting
 from platform_assets.demo.dataset import SOURCES, TopicName, load
 from platform_assets.demo.display import Counters, Display
 from platform_assets.demo.producing import Streams, open_streams
@@ -105,10 +105,27 @@ class _Demo:
             )
             with self.display.counters(totals) as counters, teller.to(counters):
                 views = self._follow(client, streams, stop, counters)
+        self.display.show("Everything is loaded. What is made from the tables follows.")
+        made = self._follow_downstream(client)
         self.display.show("Comparing the tables with the data and with the topics, row by row.")
-        lake = self._lake()
+        lake, cluster = self._lake(), Cluster.connect(client)
         results = [summary.collect(client, Ledger(lake), topic, views[topic]) for topic in SOURCES]
-        return summary.print_results(self.display.console, results)
+        compared = list(downstream.compared(lake, client, cluster))
+        faults = [f"{view.name}: {fault}" for view in made for fault in view.faults]
+        return summary.print_results(self.display.console, results, compared, faults)
+
+    def _follow_downstream(self, client: ClientSettings) -> Sequence[downstream.View]:
+        """Wait until the derived tables, the state and the published topic have everything; return their final views."""
+        import dagster as dg
+
+        with dg.DagsterInstance.from_config(str(self.home.dagster)) as instance:
+            ledger, cluster = Ledger(self._lake()), Cluster.connect(client)
+            return downstream.follow(
+                lambda: downstream.look(ledger, cluster, instance),
+                alive=self._check_alive,
+                report=self.display.detail,
+                patience=waiting.STALLED_SECONDS,
+            )
 
     def _follow(
         self, client: ClientSettings, streams: Streams, stop: threading.Event, counters: Counters

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from platform_assets.demo import typed_proof
+from platform_assets.demo.comparison import Comparison
 from platform_assets.demo.dataset import SOURCES, TopicName, load
 from platform_assets.demo.proof import Exactness, compare
 from platform_assets.demo.topic_log import scan, whole_log
@@ -126,8 +127,13 @@ def _merged(ranges: Sequence[TopicRanges]) -> TopicRanges:
     return TopicRanges({p: OffsetRange(starts[p], span.end) for p, span in ranges[-1].items()} if ranges else {})
 
 
-def print_results(console: Console, results: Sequence[TopicResult]) -> bool:
-    """Print the table and the faults; return True if there are none."""
+def print_results(
+    console: Console, results: Sequence[TopicResult], made: Sequence[Comparison] = (), faults: Sequence[str] = ()
+) -> bool:
+    """Print the table of topics, what is `made` from their tables, and all faults; return True if there are none.
+
+    `faults` are faults of what is made that the comparisons do not show, such as failed checks.
+    """
     table = Table(
         title="Kafka topics and lake tables",
         box=SIMPLE_HEAD,
@@ -158,10 +164,12 @@ def print_results(console: Console, results: Sequence[TopicResult]) -> bool:
             console.print(result.typed.sentence(), markup=False, soft_wrap=True)
         for fault in result.faults():
             console.print(f"  {fault}", markup=False, soft_wrap=True)
-    passed = not any(result.faults() for result in results)
+    for line in (*map(str, made), *(f"  {fault}" for fault in faults)):
+        console.print(line, markup=False, soft_wrap=True)
+    passed = not faults and not any(result.faults() for result in results) and all(each.is_equal for each in made)
     if passed:
         console.print(
-            "Every raw table holds exactly the committed records, every decoded table matches the files, and every "
+            "Every raw table holds exactly the committed records, everything made from them matches the files, and every "
             "check has passed.",
             markup=False,
         )

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from platform_assets.demo.dataset import TopicName, row_number
@@ -32,6 +32,10 @@ from platform_assets.model.offsets import OffsetRange, TopicRanges
 _log = logger(__name__)
 
 PARTITIONS: Final[Mapping[TopicName, int]] = {"flights": 6, "weather": 3, "planes": 2}
+
+PUBLISHED: Final = "known-planes"
+"""Topic to which the platform publishes the planes."""
+_CREATED: Final[Mapping[str, int]] = dict([*PARTITIONS.items(), (PUBLISHED, 2)])
 
 TOPIC_SETTINGS: Final = {
     # The tables are compared with the log, so the log must keep everything.
@@ -68,7 +72,7 @@ class TopicLog:
         return len(self.rows)
 
 
-def create_topics(client: ClientSettings, partitions: Mapping[TopicName, int] = PARTITIONS) -> None:
+def create_topics(client: ClientSettings, partitions: Mapping[str, int] = _CREATED) -> None:
     """Create missing topics, with explicit settings for everything that the demo relies on.
 
     Raises:
@@ -161,9 +165,38 @@ def scan(
         BrokerUnreachableError: for `CALL_SECONDS`, no record arrived and no partition reached its end.
         ConfigurationError: a record is not from the demo, so another program uses the topic.
     """
+    where: list[tuple[int, int, int]] = []
+    for messages in _batches(client, topic, ranges, committed=committed):
+        for message in messages:
+            partition, offset = message.partition(), message.offset()
+            row = row_number(message.value())
+            if partition is None or offset is None:
+                raise AssertionError("unreachable: it is a record")
+            if row is None:
+                raise ConfigurationError(
+                    f"topic {topic!r} has a record that does not belong to the demo (partition {partition} offset "
+                    f"{offset}). Only the demo may use the topics {', '.join(PARTITIONS)}: choose another "
+                    "broker for the demo, or unset KAFKA_BOOTSTRAP_SERVERS to use the embedded broker."
+                )
+            where.append((partition, offset, row))
+        on_records(len(messages))
+    found = np.array(where, dtype=np.int64).reshape(-1, 3)
+    return TopicLog(topic, found[:, 0].astype(np.int32), found[:, 1], found[:, 2])
+
+
+def records(client: ClientSettings, topic: str, ranges: TopicRanges) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Yield key and value of every committed record of `topic` in `ranges`.
+
+    Raises BrokerUnreachableError like `scan`.
+    """
+    for messages in _batches(client, topic, ranges, committed=True):
+        yield from ((message.key(), message.value()) for message in messages)
+
+
+def _batches(client: ClientSettings, topic: str, ranges: TopicRanges, *, committed: bool) -> Iterator[list[Message]]:
+    """Yield the records in `ranges`, in batches that have at least one."""
     doing = f"reading topic {topic!r}"
     left = {partition: span.end for partition, span in ranges.non_empty().items()}
-    where: list[tuple[int, int, int]] = []
     consumer = Consumer(
         {
             **client.librdkafka(),
@@ -183,7 +216,7 @@ def scan(
         heard = time.monotonic()
         while left:
             messages = consumer.consume(_BATCH, timeout=0.2)
-            before = len(where)
+            found: list[Message] = []
             for message in messages:
                 partition = message.partition()
                 if (error := message.error()) is not None:
@@ -191,30 +224,21 @@ def scan(
                         raise translated(error, doing)
                     left.pop(partition, None)
                     continue
-                offset = message.offset()
                 end = left.get(partition)
                 if end is None:
                     continue
-                if offset >= end:
+                if message.offset() >= end:
                     del left[partition]
                     continue
-                row = row_number(message.value())
-                if row is None:
-                    raise ConfigurationError(
-                        f"topic {topic!r} has a record that does not belong to the demo (partition {partition} offset "
-                        f"{offset}). Only the demo may use the topics {', '.join(PARTITIONS)}: choose another "
-                        "broker for the demo, or unset KAFKA_BOOTSTRAP_SERVERS to use the embedded broker."
-                    )
-                where.append((partition, offset, row))
+                found.append(message)
+            if found:
+                yield found
             if messages:
                 heard = time.monotonic()
-                on_records(len(where) - before)
             elif time.monotonic() - heard > CALL_SECONDS:
                 raise BrokerUnreachableError(doing, CALL_SECONDS, f"partitions {sorted(left)} make no progress")
     finally:
         consumer.close()
-    found = np.array(where, dtype=np.int64).reshape(-1, 3)
-    return TopicLog(topic, found[:, 0].astype(np.int32), found[:, 1], found[:, 2])
 
 
 def translated(error: KafkaError, doing: str) -> BrokerUnreachableError | BrokerRefusedError:

@@ -40,6 +40,11 @@ def published_key(topic: str) -> dg.AssetKey:
     return dg.AssetKey([*key_prefix(), KIND, topic])
 
 
+def check_key(declaration: PublishDeclaration) -> dg.AssetCheckKey:
+    """Return the key of the check that holds the topic against the table."""
+    return dg.AssetCheckKey(published_key(declaration.topic), evidence_of.CHECK)
+
+
 def publisher_of(declaration: PublishDeclaration, ledger: Ledger, cluster: Cluster, **given: Any) -> Publisher:
     """Return a publisher that does not wait for parked windows."""
     parked = frozenset(decisions.parking(ledger.lake, declaration.table).parked)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from platform_assets.demo.comparison import Comparison
 from platform_assets.demo.proof import Exactness
 from platform_assets.demo.summary import TopicResult, print_results
 from platform_assets.demo.typed_proof import Totals, TypedExactness
@@ -48,6 +49,20 @@ def test_the_table_shows_every_figure() -> None:
         "flights: 1,299 rows decoded; the totals of 19 columns equal those that pandas", "1 dead letters", "1 missing",
     ):  # fmt: skip
         assert figure in text
+
+
+def test_what_is_made_from_the_tables_is_told_and_a_difference_or_fault_fails() -> None:
+    made = Comparison("derived/delays_by_day", 5, 5, 0, "336,776 flights")
+    for comparison, faults, passes in (
+        (made, (), True),
+        (replace(made, rows=4, different=1), (), False),
+        (made, ("derived/delays_by_day: check equals_rebuild failed: 1 group",), False),
+    ):
+        out = io.StringIO()
+        assert print_results(Console(file=out, width=140), [GOOD], [comparison], faults) is passes
+        assert str(comparison) in out.getvalue()
+        assert all(fault in out.getvalue() for fault in faults)
+        assert ("everything made from them matches the files" in out.getvalue()) is passes
 
 
 @pytest.mark.parametrize(
