@@ -1219,11 +1219,23 @@ class PublishingInterruptedError(Retryable):
 
 
 class PublishingRefusedError(Terminal):
-    """A broker refused records for a published topic. If the user lacks a right, `right` names it."""
+    """A broker refused records for a published topic, with the error `reason`.
 
-    def __init__(self, topic: str, reason: str, right: str = "") -> None:
-        self.topic, self.right = topic, right
-        remedy = f"Grant the KAFKA_* user {right}" if right else f"Raise max.message.bytes of topic {topic!r}"
+    If the user lacks a right, `right` names it. `is_invalid` is true if Kafka found a record invalid, rather than too
+    large.
+    """
+
+    def __init__(self, topic: str, reason: str, right: str = "", *, is_invalid: bool = False) -> None:
+        self.topic, self.right, self.is_invalid = topic, right, is_invalid
+        if right:
+            remedy = f"Grant the KAFKA_* user {right}"
+        elif is_invalid:
+            remedy = (
+                f"If topic {topic!r} has cleanup.policy=compact, each record needs a key: publish a key that no row lacks, or to a "
+                "topic that is not compacted"
+            )
+        else:
+            remedy = f"Raise max.message.bytes of topic {topic!r}"
         super().__init__(
             f"published/{topic}: the Kafka broker refused to store a record: {reason.rstrip('.')}. {remedy}, then publish again: "
             "no record is sent twice."
@@ -1250,6 +1262,18 @@ class UnpublishableRowError(Terminal):
         super().__init__(
             f"published/{topic}: column {column!r} of {table} has a number that is not finite (NaN or infinity), which JSON "
             "cannot represent. Declare `non_finite: null` to publish null instead, or leave out the column."
+        )
+
+
+class UnpublishableTombstoneError(Terminal):
+    """A record without a value has no column for the key of the published record."""
+
+    def __init__(self, topic: str, table: str, column: str) -> None:
+        self.topic, self.table, self.column = topic, table, column
+        super().__init__(
+            f"published/{topic}: {table} has records without a value, and their keys have no column {column!r} of the same type, "
+            "so consumers could not tell what they delete. Decode the records' keys with this column (`decode: key`) and load "
+            "the table again with `--stale`, or publish another key, for example `key: key`."
         )
 
 

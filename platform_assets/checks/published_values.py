@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.lake.decoded_table import TOMBSTONE
+from platform_assets.lake.decoded_table import KEY, TOMBSTONE
 from platform_assets.lake.location import Folder
 from platform_assets.model.publishing import HEADER, Part, PublishDeclaration
 
@@ -49,6 +49,8 @@ def disagreements(
             continue
         key, value, headers = record
         is_tombstone = row.get(TOMBSTONE)
+        if is_tombstone and declaration.key is not None:
+            row |= _from_record_key(declaration.key, row)
         right_value = (
             value is None if is_tombstone else _is_part(declaration, declaration.value, row, types, value, hidden)
         )
@@ -67,6 +69,13 @@ def disagreements(
         for (name, column), (_, text) in zip(declaration.headers, given, strict=True):
             if not _is_text(declaration, text, row[column], types[column]):
                 yield f"the header {name} has {_shown(text)}, which is not that of row {at}"
+
+
+def _from_record_key(part: Part, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of the declared key that a row without a value has only in its record's key."""
+    key = row.get(KEY)
+    whole = key if isinstance(key, dict) else {part.columns[0]: key}
+    return {name: whole.get(name) for name in part.columns if name != KEY and row[name] is None}
 
 
 def _shown(value: bytes | None) -> str:

@@ -63,6 +63,7 @@ def check(as_json: bool) -> None:
     environment, now = Environment.of_process(), datetime.now(UTC)
     judged = declared.judgement()
     wrong, warnings = query_columns.examined(judged.derived, judged.declared)
+    wrong += query_columns.unpublishable(judged.published, judged.declared)
     mistakes = tuple(sorted((*declared.mistakes(environment.ledger(), now), *wrong)))
     beside = (
         () if mistakes else (*declared.beside(environment.ledger(), now), *declared.moved_starts(environment.ledger()))
@@ -71,7 +72,8 @@ def check(as_json: bool) -> None:
     topics = sorted(found)
     if len(topics) <= _MOST_BUILT and not mistakes and (refused := declared.refused_by_dagster()):
         mistakes, topics = (Mistake(declared.defs_folder(), 1, refused),), []
-    answers = [] if mistakes else list(_answers(environment, [found[topic] for topic in topics]))
+    published = sorted(each.declaration.topic for each in judged.published)
+    answers = [] if mistakes else list(_answers(environment, [found[topic] for topic in topics], published))
     if len(topics) > _MOST_BUILT:
         command = "`dagster definitions validate -m platform_assets.definitions`"
         long = (
@@ -85,7 +87,11 @@ def check(as_json: bool) -> None:
         )
         echo_json({"version": JSON_VERSION, "mistakes": listed, "warnings": warned, "answers": [*map(asdict, answers)]})
     else:
-        right = f"topics declared: {', '.join(topics) or 'none'}; {'no mistakes' if not beside else 'other topics have mistakes'}"
+        right = f"topics declared: {', '.join(topics) or 'none'}; "
+        if judged.derived:
+            right += f"derived tables: {', '.join(sorted(d.declaration.table.short for d in judged.derived))}; "
+        right += f"published topics: {', '.join(published)}; " if published else ""
+        right += "no mistakes" if not beside else "other topics have mistakes"
         lines: list[object] = [*mistakes, *beside] if mistakes else [right, *beside, *answers]
         lines += [f"warning: {warning}" for warning in warnings]
         for line in lines:
@@ -93,7 +99,9 @@ def check(as_json: bool) -> None:
     sys.exit(1 if mistakes or beside or any(a.is_wrong for a in answers) else 0)
 
 
-def _answers(environment: Environment, topics: Iterable[TopicDeclaration]) -> Iterator[Answer]:
+def _answers(
+    environment: Environment, topics: Iterable[TopicDeclaration], published: Iterable[str]
+) -> Iterator[Answer]:
     from platform_assets.cli.answers import broker_silence, spark_silence
 
     if not environment.has_broker:
@@ -102,7 +110,7 @@ def _answers(environment: Environment, topics: Iterable[TopicDeclaration]) -> It
         yield Answer("kafka", "silent", f"does not answer: {cause}")
     else:
         yield Answer("kafka", "answers")
-        yield from _topics(environment, topics)
+        yield from _topics(environment, topics, published)
     if not environment.has_spark:
         yield Answer("spark", "absent", "is not running: `platform-assets up` starts it")
     elif cause := spark_silence(environment):
@@ -111,22 +119,23 @@ def _answers(environment: Environment, topics: Iterable[TopicDeclaration]) -> It
         yield Answer("spark", "answers")
 
 
-def _topics(environment: Environment, topics: Iterable[TopicDeclaration]) -> Iterator[Answer]:
+def _topics(environment: Environment, topics: Iterable[TopicDeclaration], published: Iterable[str]) -> Iterator[Answer]:
     import time
 
     from platform_assets.errors import PlatformError, TopicMissingError
 
     cluster = environment.cluster().with_deadline(time.monotonic() + _TOPICS_SECONDS)
-    for declaration in topics:
-        what = f"topic {declaration.topic}"
+    declared: dict[str, TopicDeclaration | None] = {d.topic: d for d in topics}
+    for topic, declaration in (declared | {t: declared.get(t) for t in published}).items():
+        what = f"topic {topic}"
         try:
-            cluster.topic(declaration.topic)
+            cluster.topic(topic)
         except TopicMissingError as e:
             yield Answer(what, "missing", str(e))
         except PlatformError as e:
             yield Answer(what, "unknown", str(e))
         else:
-            yield Answer(what, "answers", _lost_deletes(cluster, declaration))
+            yield Answer(what, "answers", None if declaration is None else _lost_deletes(cluster, declaration))
 
 
 def _lost_deletes(cluster: Cluster, declaration: TopicDeclaration) -> str | None:

@@ -1,12 +1,14 @@
-"""Mistakes in the columns of derived tables' queries, found from the columns that topics declare. No service is needed."""
+"""Mistakes in columns that derived tables and published topics name, found from the columns that topics declare. No service
+is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from platform_assets.components.yaml_check import Declared, DeclaredDerived
+from platform_assets.components.yaml_check import Declared, DeclaredDerived, DeclaredPublished
 from platform_assets.components.yaml_files import Mistake
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.lake import changes_table, dead_letter_table, decoded_table, state_table
@@ -18,10 +20,39 @@ from platform_assets.windows.derive.columns import Columns, analysed
 from platform_assets.windows.derive.query import Input
 
 
+def unpublishable(published: Sequence[DeclaredPublished], topics: Sequence[Declared]) -> tuple[Mistake, ...]:
+    """Return a mistake for each column that a published topic names and its table does not have."""
+    declared = {table: each.declaration for each in topics for table in each.declaration.tables}
+    mistakes = []
+    for each in published:
+        d = each.declaration
+        if d.table not in declared:
+            continue
+        schema = dict(_schemas(declared[d.table]))[d.table.kind]
+        parts = (
+            ("key", each.key_line, () if d.key is None else d.key.columns),
+            ("value", each.value_line, d.value.columns),
+            ("headers", each.headers_line, tuple(column for _, column in d.headers)),
+        )
+        for field, line, columns in parts:
+            for column in (c for c in columns if c not in schema.names):
+                mistakes.append(Mistake(each.file, line, f"{field}: {_no_column(d.table.name, column, schema.names)}"))
+    return tuple(sorted(mistakes))
+
+
+def _no_column(table: str, column: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    close = difflib.get_close_matches(column, names, 1)
+    return f"{table} has no column {column!r}: " + (
+        f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(names)}"
+    )
+
+
 def examined(
     derived: Sequence[DeclaredDerived], topics: Sequence[Declared]
 ) -> tuple[tuple[Mistake, ...], tuple[Mistake, ...]]:
-    """Return the mistakes in the columns that queries read and in their `by`, and warnings about results that may differ each time.
+    """Return the mistakes in the columns that queries read, in their `by` and in `expect`, and warnings about results that may
+    differ each time.
 
     Columns of tables that are not declared are taken to be unknown, and so are those of tables made from each other.
     """
@@ -38,6 +69,11 @@ def examined(
         found = analysed(parsed, each.declaration.by, known)
         if found.columns is not None:
             known[each.declaration.table] = found.columns
+            for column in dict.fromkeys(
+                c for e in each.declaration.expect for c in e.columns if c.lower() not in found.columns
+            ):
+                text = f"expect: {_no_column(each.declaration.table.name, column, found.columns)}"
+                mistakes.append(Mistake(each.file, each.expect_line, text))
         for finding in found.mistakes:
             line = each.by_line if finding.line is None else each.sql_line + finding.line - 1
             text = finding.message if finding.line is None else f"sql: {finding.message}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import dagster as dg
 from dagster.components.core.defs_module import ComponentFileModel
@@ -31,6 +31,7 @@ from platform_assets.model.untrusted import cut
 from platform_assets.windows.derive import query
 from platform_assets.windows.derive.expressions import QueryError
 
+_Found: TypeAlias = "Declared | DeclaredDerived | DeclaredPublished | _Undeclared | Mistake"
 Own = TypeVar("Own", TopicTable, PublishedTopic)
 
 TOPIC_TABLE: Final = "platform_assets.components.TopicTable"
@@ -87,27 +88,40 @@ class DeclaredDerived:
     table_line: int
     sql_line: int
     by_line: int
+    expect_line: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredPublished:
-    """A published topic whose declaration has no mistake of its own, and the lines of its topic and table."""
+    """A published topic whose declaration has no mistake of its own, and the lines of its fields."""
 
     declaration: PublishDeclaration
     file: Path
     topic_line: int
     table_line: int
+    key_line: int
+    value_line: int
+    headers_line: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Undeclared:
+    """A topic or derived table that is not known, because its YAML has a mistake or needs Python code. `name` is None if
+    its name is not known either."""
+
+    name: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """The declarations in a definitions folder, the mistakes in them, and the topics that are left out so that all
-    others can be defined."""
+    others can be defined. `published` has those published topics that have no mistake of their own."""
 
     declared: tuple[Declared, ...]
     mistakes: tuple[Mistake, ...]
     left_out: tuple[Mistake, ...] = ()
     derived: tuple[DeclaredDerived, ...] = ()
+    published: tuple[DeclaredPublished, ...] = ()
 
 
 def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
@@ -120,18 +134,21 @@ def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
     published: list[DeclaredPublished] = []
     mistakes: list[Mistake] = []
     derived: list[DeclaredDerived] = []
+    undeclared: set[str | None] = set()
     for file in files_below(folder):
         for found in _in_file(file, folder):
             if isinstance(found, Mistake):
                 mistakes.append(found)
+            elif isinstance(found, _Undeclared):
+                undeclared.add(found.name)
             elif isinstance(found, DeclaredPublished):
                 published.append(found)
             elif isinstance(found, DeclaredDerived):
                 derived.append(found)
             else:
                 declared.append(found)
-    mistakes += _wrong_inputs(derived, declared)
-    mistakes += _unpublishable(published, declared)
+    mistakes += _wrong_inputs(derived, declared, undeclared)
+    mistakes += _unpublishable(published, declared, undeclared)
     mistakes += _doubled_names(declared)
     candidates = [Candidate(each.declaration, f"{each.file}:{each.topic_line}", each.found) for each in declared]
     omitted = left_out(candidates, case_sensitive=case_sensitive)
@@ -143,11 +160,14 @@ def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
             text = f"topic: {each.declaration.topic!r} is declared twice, first at {where}: keep one of them"
             mistakes.append(Mistake(each.file, each.topic_line, text))
     beside = tuple(sorted(Mistake(declared[n].file, declared[n].topic_line, why) for n, why in omitted.items()))
-    return Judgement(tuple(first.values()), tuple(sorted(mistakes)), beside, tuple(derived))
+    return Judgement(tuple(first.values()), tuple(sorted(mistakes)), beside, tuple(derived), tuple(published))
 
 
-def _wrong_inputs(derived: Sequence[DeclaredDerived], declared: Sequence[Declared]) -> Iterator[Mistake]:
-    """Yield a mistake for each derived table that is declared twice, reads an unknown table, or reads itself through others."""
+def _wrong_inputs(
+    derived: Sequence[DeclaredDerived], declared: Sequence[Declared], undeclared: Collection[str | None]
+) -> Iterator[Mistake]:
+    """Yield a mistake for each derived table that is declared twice, reads an unknown table, or reads itself through
+    others. A table may be unknown because of a mistake in its own YAML: then there is no mistake here."""
     known: set[query.Input] = {table for each in declared for table in each.declaration.tables}
     known |= {table for each in declared for table in each.declaration.state_tables}
     known |= {each.declaration.table for each in derived}
@@ -162,19 +182,21 @@ def _wrong_inputs(derived: Sequence[DeclaredDerived], declared: Sequence[Declare
                 each.file, each.table_line, f"table: {table} is declared twice, first at {where}: keep one of them"
             )
         for span in query.parsed(each.declaration).spans:
-            if span.table not in known:
+            if span.table not in known and not _is_excused(span.table, undeclared):
                 line = each.sql_line + query.line_at(each.declaration.sql, span.start) - 1
-                close = difflib.get_close_matches(span.table.name, [t.name for t in known], 1)
-                hint = (
-                    f"did you mean {close[0]}?"
-                    if close
-                    else f"use one of {', '.join(sorted(t.name for t in known)) or 'none'}"
-                )
+                others = sorted(t.name for t in known - {table})
+                close = difflib.get_close_matches(span.table.name, others, 1)
+                hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(others) or 'none'}"
                 yield Mistake(each.file, line, f"sql: {span.table} is not a table of this project: {hint}")
         if table in _upstream(table, reads):
             yield Mistake(
                 each.file, each.table_line, f"table: {table} is made from itself, through other derived tables"
             )
+
+
+def _is_excused(table: query.Input, undeclared: Collection[str | None]) -> bool:
+    """Return True if a table may be missing only because of a mistake in its own YAML, which is reported there."""
+    return None in undeclared or (table.short if isinstance(table, DerivedRef) else table.topic) in undeclared
 
 
 def _upstream(table: DerivedRef, reads: Mapping[DerivedRef, Sequence[query.Input]]) -> set[query.Input]:
@@ -188,13 +210,15 @@ def _upstream(table: DerivedRef, reads: Mapping[DerivedRef, Sequence[query.Input
     return found
 
 
-def _unpublishable(published: Sequence[DeclaredPublished], declared: Sequence[Declared]) -> Iterator[Mistake]:
+def _unpublishable(
+    published: Sequence[DeclaredPublished], declared: Sequence[Declared], undeclared: Collection[str | None]
+) -> Iterator[Mistake]:
     """Yield a mistake for each published topic whose table is not declared, and for each that is declared twice."""
     tables = {table for each in declared for table in each.declaration.tables}
     first: dict[str, DeclaredPublished] = {}
     for each in published:
         d = each.declaration
-        if d.table not in tables:
+        if d.table not in tables and not _is_excused(d.table, undeclared):
             text = f"table: {d.table} is not declared: declare topic {d.table.topic!r} with a TopicTable"
             yield Mistake(each.file, each.table_line, text + (", with `decode`" if d.table.kind == "decoded" else ""))
         other = first.setdefault(d.topic, each)
@@ -218,17 +242,16 @@ def _doubled_names(declared: Sequence[Declared]) -> Iterator[Mistake]:
         yield Mistake(*place, f"together: {name!r} is already used for other topics, at {where}: choose another name")
 
 
-def _in_file(file: Path, folder: Path) -> Iterator[Declared | DeclaredDerived | DeclaredPublished | Mistake]:
+def _in_file(file: Path, folder: Path) -> Iterator[_Found]:
     for found in documents_in(file, folder, _OWN_TYPES):
         if isinstance(found, Mistake):
             yield found
+            yield _Undeclared(None)
         else:
             yield from _in_document(file, found)
 
 
-def _in_document(
-    file: Path, document: ValueAndSourcePositionTree
-) -> Iterator[Declared | DeclaredDerived | DeclaredPublished | Mistake]:
+def _in_document(file: Path, document: ValueAndSourcePositionTree) -> Iterator[_Found]:
     tree, value = document.source_position_tree, document.value
     if value is None:
         # An empty document has the position at which the next one would begin.
@@ -271,13 +294,19 @@ def _not_a_component(name: str) -> str | None:
 
 def _topic_table(
     file: Path, tree: SourcePositionTree, given: dict[str, Any], *, templates: bool
-) -> Iterator[Declared | Mistake]:
+) -> Iterator[Declared | _Undeclared | Mistake]:
     """Check one topic's attributes; `templates` is true if their templates can be evaluated without Python code."""
     made = _made(TopicTable, _STAND_INS, file, tree, given, templates=templates)
-    if isinstance(made, list):
-        yield from made
-    elif made is not None:
+    if isinstance(made, list | None):
+        yield _undeclared(given, "topic")
+        yield from made or ()
+    else:
         yield Declared(made.declaration(), file, _line(tree, "topic"), _line(tree, "start"))
+
+
+def _undeclared(given: Mapping[str, Any], field: str) -> _Undeclared:
+    name = given.get(field)
+    return _Undeclared(name if isinstance(name, str) and not has_template(name) else None)
 
 
 def _published_topic(
@@ -288,7 +317,8 @@ def _published_topic(
     if isinstance(made, list):
         yield from made
     elif made is not None:
-        yield DeclaredPublished(made.declaration(), file, _line(tree, "topic"), _line(tree, "table"))
+        lines = (_line(tree, name) for name in ("topic", "table", "key", "value", "headers"))
+        yield DeclaredPublished(made.declaration(), file, *lines)
 
 
 def _made(
@@ -350,8 +380,17 @@ _DERIVED_STAND_INS: Final = {
 
 def _derived_table(
     file: Path, tree: SourcePositionTree, given: dict[str, Any], *, templates: bool
-) -> Iterator[DeclaredDerived | Mistake]:
+) -> Iterator[DeclaredDerived | _Undeclared | Mistake]:
     """Check the attributes of a derived table."""
+    found = list(_derived_mistakes(file, tree, given, templates=templates))
+    if not any(isinstance(each, DeclaredDerived) for each in found):
+        yield _undeclared(given, "table")
+    yield from found
+
+
+def _derived_mistakes(
+    file: Path, tree: SourcePositionTree, given: dict[str, Any], *, templates: bool
+) -> Iterator[DeclaredDerived | Mistake]:
     model, known = _model_of(DerivedTable)
     context = TextContext.of(ResolutionContext.default())
     wrong = _wrong_fields(DerivedTable, context, given, templates=templates)
@@ -384,7 +423,7 @@ def _derived_table(
     except ConfigurationError as e:
         yield Mistake(file, line, f"sql: {e}")
         return
-    yield DeclaredDerived(declaration, file, _line(tree, "table"), line, _line(tree, "by"))
+    yield DeclaredDerived(declaration, file, _line(tree, "table"), line, _line(tree, "by"), _line(tree, "expect"))
 
 
 def _no_query(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -421,15 +460,17 @@ def _template_problem(context: ResolutionContext, value: Any) -> str | None:
 
 def _topic_tables(
     file: Path, tree: SourcePositionTree, given: dict[str, Any], *, templates: bool
-) -> Iterator[Declared | Mistake]:
+) -> Iterator[Declared | _Undeclared | Mistake]:
     """Check the attributes of a list of topics. A mistake in a shared field is reported once."""
     try:
         made = TopicTables(**given).with_found(file.parent)
     except ConfigurationError as e:
         yield Mistake(file, _line(tree, "pattern"), str(e))
+        yield _Undeclared(None)
         return
     except ValidationError as e:
         yield from _mistakes(file, tree, _by_field(e, tuple(TopicTables.model_fields)))
+        yield _Undeclared(None)
         return
     reported: set[Mistake] = set()
     for entry in made.entries(tree):
@@ -439,13 +480,13 @@ def _topic_tables(
             if isinstance(found, Declared):
                 d = replace(found.declaration, together=made.together)
                 yield replace(found, declaration=d, together_line=_line(tree, "together"), found=entry.found)
-            elif found not in reported:
+            elif isinstance(found, _Undeclared) or found not in reported:
                 yield found
             if isinstance(found, Mistake):
                 reported.add(found)
 
 
-_CHECKERS: Final[Mapping[str, Callable[..., Iterator[Declared | DeclaredDerived | DeclaredPublished | Mistake]]]] = {
+_CHECKERS: Final[Mapping[str, Callable[..., Iterator[_Found]]]] = {
     TOPIC_TABLE: _topic_table,
     TOPIC_TABLES: _topic_tables,
     DERIVED_TABLE: _derived_table,

@@ -209,7 +209,8 @@ class Target:
                         f"`Write` on transactional id {self.transactional_id!r}"
                     ),
                 }
-                raise PublishingRefusedError(self.topic, error.str(), rights.get(error.code(), "")) from e
+                right, is_invalid = rights.get(error.code(), ""), error.code() == KafkaError.INVALID_RECORD
+                raise PublishingRefusedError(self.topic, error.str(), right, is_invalid=is_invalid) from e
             fenced = error.code() in _FENCED
             raise PublishingInterruptedError(self.topic, doing, error.str(), fenced=fenced) from e
 

@@ -74,7 +74,12 @@ def test_a_right_declaration_has_no_mistakes(declare: Declare) -> None:
         ("table: by_day", "tables: by_day", 3, "did you mean 'table'?"),
         ('by: {day: "date(kafka_timestamp)"}', "by: day", 4, "neither `window` nor a mapping"),
         ('"date(kafka_timestamp)"', '"count(*)"', 4, "over one row"),
-        ('"date(kafka_timestamp)"', '"date(window)"', 6, "GROUP BY must contain"),
+        (
+            '"date(kafka_timestamp)"',
+            '"date(window)"',
+            6,
+            "GROUP BY must contain all expressions in `by`; missing: day (`",
+        ),
         ("count(*) AS n", "rand() AS n", 6, "rand"),
         ("raw.flights", "raw.fligths", 7, "did you mean raw/flights?"),
         ("raw.flights", "decoded.flights", 7, "decoded/flights is not a table of this project"),
@@ -86,6 +91,7 @@ def test_a_right_declaration_has_no_mistakes(declare: Declare) -> None:
         ("kafka_timestamp", "timestamp", 4, "raw/flights has no column 'timestamp': did you mean kafka_timestamp?"),
         ("GROUP BY ALL", "GROUP BY key", 8, "GROUP BY must contain"),
         ("severity: error", "severity: high", 9, "severity: must be one of"),
+        ("column: n,", "column: nn,", 9, "expect: derived/by_day has no column 'nn': did you mean 'n'?"),
     ],
 )
 def test_each_mistake_is_named_with_its_line(declare: Declare, old: str, new: str, line: int, message: str) -> None:

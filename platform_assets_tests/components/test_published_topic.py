@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from confluent_kafka import Producer
 
 from platform_assets.cli.main import main
-from platform_assets.components import declared
+from platform_assets.components import declared, query_columns
 from platform_assets.components.yaml_check import judge
 from platform_assets.model.names import identifier
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
@@ -81,6 +81,44 @@ def test_each_mistake_has_its_line(tmp_path: Path, old: str, new: str, line: int
     ((found, message), *_) = said(tmp_path, PUBLISHED.replace(old, new))
     assert message.startswith(says)
     assert found == line
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ("key: id", "key: iid", 5, "key: decoded/orders has no column 'iid': did you mean 'id'?"),
+        ("key: id", "value: {format: json, columns: [id, amont]}", 5, "value: decoded/orders has no column 'amont': did you mean"),
+        ("key: id", "headers: {at: zzz}", 5, "headers: decoded/orders has no column 'zzz': use one of amount, id, kafka_offset"),
+        ("decoded/orders\n  key: id", "raw/orders\n  key: id", 5, "key: raw/orders has no column 'id'"),
+        ("key: id", "headers: {at: kafka_timestamp}", 0, ""),
+    ],
+)  # fmt: skip
+def test_a_column_that_the_table_lacks_has_its_line(tmp_path: Path, old: str, new: str, line: int, says: str) -> None:
+    judged = judge(declare(tmp_path, PUBLISHED.replace(old, new)))
+    found = query_columns.unpublishable(judged.published, judged.declared)
+    assert [m.line for m in found] == ([line] if line else [])
+    assert "".join(m.message for m in found).startswith(says)
+
+
+def test_a_mistake_in_a_topic_is_not_also_one_of_what_is_made_from_it(tmp_path: Path) -> None:
+    derived = """type: platform_assets.components.DerivedTable
+attributes:
+  table: by_amount
+  by: {amount: amount}
+  sql: SELECT amount, count(*) AS n FROM decoded.orders GROUP BY amount
+"""
+    folder = declare(tmp_path, f"{PUBLISHED}---\n{derived}")
+    source = folder / "source" / "defs.yaml"
+    for wrong in ("window: hourly", "start: now", "topic: [a]", "window: ["):
+        name, _, _ = wrong.partition(":")
+        lines = [f"  {wrong}" if line.startswith(f"  {name}:") else line for line in SOURCE.splitlines()]
+        source.write_text("\n".join(lines))
+        assert {m.file for m in judge(folder).mistakes} == {source}, wrong
+    source.write_text(SOURCE.replace("topic: orders", "topic: others"))
+    assert [m.message for m in judge(folder).mistakes] == [
+        "table: decoded/orders is not declared: declare topic 'orders' with a TopicTable, with `decode`",
+        "sql: decoded/orders is not a table of this project: did you mean decoded/others?",
+    ]
 
 
 def test_a_topic_that_is_published_twice_is_refused(tmp_path: Path) -> None:

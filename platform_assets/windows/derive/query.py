@@ -341,7 +341,8 @@ class _Levels:
                 known = self._match(selected[each.name.lower()], inner, alias)
             found.add(known)
         if missing := [name for name in self.by if name not in found]:
-            self._refuse(group, f"GROUP BY must contain all columns in `by`; missing: {', '.join(missing)}")
+            lacking = ", ".join(f"{name} (`{self.by[name].sql('spark')}`)" for name in missing)
+            self._refuse(group, f"GROUP BY must contain all expressions in `by`; missing: {lacking}")
 
     def _exposed(self, select: Any, inner: Mapping[str, str] | None, alias: str) -> Iterator[tuple[str, str]]:
         from sqlglot import exp

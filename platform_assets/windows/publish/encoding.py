@@ -23,9 +23,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.errors import ConfigurationError, UnpublishableRowError
+from platform_assets.errors import ConfigurationError, UnpublishableRowError, UnpublishableTombstoneError
 from platform_assets.kafka.publisher import Headers, Record
-from platform_assets.lake.decoded_table import KEY_RESCUED, RESCUED, TOMBSTONE
+from platform_assets.lake.decoded_table import KEY, KEY_RESCUED, RESCUED, TOMBSTONE
 from platform_assets.lake.parquet import python_values
 from platform_assets.model.publishing import HEADER, Part, PublishDeclaration
 
@@ -85,7 +85,8 @@ class Encoder:
         """Names of the columns that `encode` needs, without those that give a row's position."""
         parts = [part for part in (self.declaration.key, self.declaration.value) if part is not None]
         wanted = [c for part in parts for c in self._of(part)] + [c for _, c in self.declaration.headers]
-        wanted += [TOMBSTONE] if TOMBSTONE in self.schema.names else []
+        if TOMBSTONE in self.schema.names:
+            wanted += [TOMBSTONE, *([KEY] if self.declaration.key and KEY in self.schema.names else [])]
         return list(dict.fromkeys(wanted))
 
     @property
@@ -98,7 +99,9 @@ class Encoder:
         return sha256(repr((_VERSION, form, columns)).encode()).hexdigest()[:32]
 
     def encode(self, rows: pa.Table) -> Encoded:
-        """Encode the rows. Raises UnpublishableRowError if a number is not finite and the declaration refuses it."""
+        """Encode the rows. Raises UnpublishableRowError if a number is not finite and the declaration refuses it, and
+        UnpublishableTombstoneError."""
+        rows = self._with_keys_of_tombstones(rows)
         d = self.declaration
         keys = pa.chunked_array([pa.nulls(rows.num_rows, pa.large_binary())])
         if d.key is not None:
@@ -112,6 +115,34 @@ class Encoder:
             values = pc.if_else(pc.fill_null(rows[TOMBSTONE], False), pa.scalar(None, values.type), values)
         sizes = sum(pc.fill_null(pc.binary_length(each), 0).to_numpy().astype(np.int64) for each in (keys, values))
         return Encoded(keys.to_pylist(), values.to_pylist(), headers, sizes)
+
+    def _with_keys_of_tombstones(self, rows: pa.Table) -> pa.Table:
+        """Return rows in which the columns of the declared key come from the record's key wherever a tombstone, which has
+        no value, lacks them."""
+        part = self.declaration.key
+        if part is None or TOMBSTONE not in rows.column_names or not pc.any(rows[TOMBSTONE]).as_py():
+            return rows
+        for name in part.columns:
+            column = rows[name]
+            lacking = pc.and_(pc.fill_null(rows[TOMBSTONE], False), pc.is_null(column))
+            if name == KEY or not pc.any(lacking).as_py():
+                continue
+            found = self._of_record_key(rows, name, column.type, len(part.columns))
+            if found is None:
+                raise UnpublishableTombstoneError(self.declaration.topic, self.declaration.table.name, name)
+            filled = pc.if_else(lacking, found, column)
+            rows = rows.set_column(rows.column_names.index(name), name, filled)
+        return rows
+
+    def _of_record_key(self, rows: pa.Table, name: str, kind: pa.DataType, columns: int) -> pa.ChunkedArray | None:
+        """Return the part of the record's key that is column `name`; None if the key has no such part."""
+        if KEY not in rows.column_names:
+            return None
+        key = rows[KEY]
+        if pa.types.is_struct(key.type):
+            at = key.type.get_field_index(name)
+            return pc.struct_field(key, name) if at >= 0 and key.type.field(at).type == kind else None
+        return key if columns == 1 and key.type == kind else None
 
     def _of(self, part: Part) -> list[str]:
         return list(part.columns) or [n for n in self.schema.names if n not in OWN_COLUMNS]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from platform_assets.checks.published_values import disagreements
-from platform_assets.errors import ConfigurationError, UnpublishableRowError
+from platform_assets.errors import ConfigurationError, UnpublishableRowError, UnpublishableTombstoneError
 from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish.encoding import Encoder, fitting
@@ -144,6 +144,48 @@ def test_numbers_that_json_lacks_are_refused_or_null() -> None:
     with pytest.raises(UnpublishableRowError, match="column 'x' of decoded/orders has a number that is not finite"):
         encoder(rows).encode(rows)
     assert encoder(rows, non_finite="null").encode(rows).values == [b'{"x":1.5}', b'{"x":null}', b'{"x":null}']
+
+
+@pytest.mark.parametrize("kind", ["column of the key", "key of a single value"])
+def test_a_tombstone_keeps_the_key_of_its_record(kind: str) -> None:
+    whole = kind == "column of the key"
+    rows = tombstones(pa.array([{"id": 1}, {"id": 2}, None]) if whole else pa.array([1, 2, None]))
+    for part, expected in (
+        (Part("text", ("id",)), [b"1", b"2", None]),
+        (Part("json", ("id",)), [b'{"id":1}', b'{"id":2}', b'{"id":null}']),
+    ):
+        each = encoder(rows, key=part, value=Part("json", ("id", "n")), tombstones=True)
+        encoded = each.encode(rows.select([*each.columns]))
+        assert encoded.keys == expected
+        assert encoded.values == [b'{"id":1,"n":5}', None, None]
+        records = {(0, n): (encoded.keys[n], encoded.values[n], []) for n in range(3)}
+        assert list(disagreements(each.declaration, with_places(rows), records, frozenset())) == []
+        lost = records | {(0, 1): (None, None, [])}
+        assert len(list(disagreements(each.declaration, with_places(rows), lost, frozenset()))) == 1
+
+
+def test_a_tombstone_whose_key_lacks_the_column_is_refused() -> None:
+    for keys in (pa.array([{"other": 1}] * 3), pa.array([{"id": "1"}] * 3), pa.array(["1"] * 3), None):
+        rows = tombstones(keys)
+        with pytest.raises(UnpublishableTombstoneError, match=r"no column 'id' of the same type.*`decode: key`"):
+            encoder(rows, key=Part("text", ("id",))).encode(rows)
+        assert encoder(rows, key=Part("text", ("n",)), value=Part("json", ("id",))).encode(rows.slice(0, 1)).keys == [
+            b"5"
+        ]
+    rows = tombstones(pa.array(["a", "b", "c"]))
+    assert encoder(rows, key=Part("text", ("key",))).encode(rows).keys == [b"a", b"b", b"c"]
+
+
+def tombstones(keys: pa.Array | None) -> pa.Table:
+    """Return a row with a value and two without one; the last of them has no key."""
+    rows = pa.table(
+        {
+            "id": pa.array([1, None, None], pa.int64()),
+            "n": pa.array([5, None, None], pa.int64()),
+            "tombstone": [False, True, True],
+        }
+    )
+    return rows if keys is None else rows.append_column("key", keys)
 
 
 def test_an_unknown_column_is_named() -> None:
