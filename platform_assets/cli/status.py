@@ -85,7 +85,14 @@ def _status() -> Status:
         cause = broker_silence(environment) if environment.has_broker else None
     notes = [str(each) for each in declared.beside(ledger, now)]
     if environment.has_broker and cause is None:
-        notes += published.problems(list(declared.published().values()), ledger, environment.cluster(timeout=3.0), now)
+        notes += published.problems(
+            list(declared.published().values()),
+            ledger,
+            environment.cluster(timeout=3.0),
+            now,
+            environment.instance(),
+            declared.declarations(),
+        )
     return status_of.collect(
         declared.declarations().values(),
         ledger,

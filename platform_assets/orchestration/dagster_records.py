@@ -307,6 +307,16 @@ def blocked_by(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey])
     return any(not e.passed and e.severity == dg.AssetCheckSeverity.ERROR for _, e in found)
 
 
+def failing_checks(context: dg.SensorEvaluationContext, assets: Collection[dg.AssetKey]) -> list[str]:
+    """Return the names of blocking checks of these assets that fail. The sensor's code location has to define them."""
+    repository = context.repository_def
+    if repository is None:
+        return []
+    graph = repository.asset_graph
+    keys = [k for k in graph.asset_check_keys if k.asset_key in assets and graph.get_check_spec(k).blocking]
+    return [f"{k.asset_key.to_user_string()} {k.name}" for k in keys if blocked_by(context.instance, [k])]
+
+
 def named_in(run: dg.DagsterRun, topic: str) -> RunWindows:
     """Return the windows of `topic` that a run specifies, by partition or in its config."""
     listed = listed_in(run)

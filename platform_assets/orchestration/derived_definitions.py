@@ -257,7 +257,7 @@ def tick(
     # Runs that somebody launched do not have the tag, but name the asset.
     if any(run.tags.get(TAG) == tags[TAG] or own in (run.asset_selection or ()) for run in under_way):
         return dg.SensorResult(skip_reason="a run is under way", cursor=cursor)
-    if blocked := _blocking(context, parsed):
+    if blocked := dagster_records.failing_checks(context, [asset_key(each) for each in parsed.inputs]):
         return dg.SensorResult(skip_reason=line(f"a failing check blocks it: {', '.join(blocked)}"), cursor=cursor)
     key = sha256(json.dumps([declaration.digest, versions], sort_keys=True).encode()).hexdigest()[:16]
     tries = before.get("tries", 0) if before.get("key") == key else 0
@@ -269,15 +269,3 @@ def tick(
     cursor = json.dumps({"key": key, "tries": tries + 1, "at": now.timestamp()})
     request = dg.RunRequest(f"{declaration.table.name}:{key}:{tries}", tags=tags)
     return dg.SensorResult(run_requests=[request], cursor=cursor)
-
-
-def _blocking(context: dg.SensorEvaluationContext, parsed: query.Query) -> list[str]:
-    """Return the names of blocking checks of the inputs that fail."""
-    repository = context.repository_def
-    if repository is None:
-        return []
-    graph, inputs = repository.asset_graph, {asset_key(each) for each in parsed.inputs}
-    keys = [k for k in graph.asset_check_keys if k.asset_key in inputs and graph.get_check_spec(k).blocking]
-    return [
-        f"{k.asset_key.to_user_string()} {k.name}" for k in keys if dagster_records.blocked_by(context.instance, [k])
-    ]

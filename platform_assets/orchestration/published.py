@@ -4,6 +4,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any, Final
 
 import dagster as dg
@@ -13,9 +14,11 @@ from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger import decisions
 from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.names import identifier
 from platform_assets.model.publishing import PublishDeclaration
 from platform_assets.model.untrusted import line, markdown
+from platform_assets.orchestration import dagster_records, names
 from platform_assets.orchestration.names import key_prefix, table_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.windows.publish.publishing import Publisher, fingerprint
@@ -151,6 +154,9 @@ def build_definitions(
         ended = newest is not None and newest.dagster_run.status == dg.DagsterRunStatus.SUCCESS
         if now == context.cursor and ended:
             return dg.SkipReason("Every window is published.")
+        # What is on a topic cannot be taken back.
+        if blocked := dagster_records.failing_checks(context, [table_key(declaration.table)]):
+            return dg.SkipReason(line(f"A failing check blocks it: {', '.join(blocked)}."))
         # A declaration or topic that was changed is tried at once.
         if newest is not None and not ended and (context.cursor or "").startswith(f"{target}/"):
             statuses = [run.dagster_run.status for run in runs]
@@ -164,9 +170,17 @@ def build_definitions(
     return dg.Definitions(assets=[_publish], jobs=[job], sensors=[_evaluate])
 
 
-def problems(declarations: Sequence[PublishDeclaration], ledger: Ledger, cluster: Cluster, now: datetime) -> list[str]:
+def problems(
+    declarations: Sequence[PublishDeclaration],
+    ledger: Ledger,
+    cluster: Cluster,
+    now: datetime,
+    instance: dg.DagsterInstance | None = None,
+    topics: Mapping[str, TopicDeclaration] = MappingProxyType({}),
+) -> list[str]:
     """Return a sentence for each hanging transaction, for topics with windows that ended `LATE_AFTER` ago and are not
-    published, and for held corrections. What cannot be determined is a sentence too."""
+    published, for held corrections, and for failing checks that keep the sensor from requesting runs. What cannot be
+    determined is a sentence too."""
     found: list[str] = []
     for d in declarations:
         try:
@@ -177,6 +191,12 @@ def problems(declarations: Sequence[PublishDeclaration], ledger: Ledger, cluster
         except PlatformError as e:
             found.append(f"{d.name}: its state is unknown: {e}")
             continue
+        failing = _failing(d, instance, topics) if plan.behind else []
+        if failing:
+            found.append(
+                f"{d.name}: {plan.behind:,} windows are not published, because a check of {d.table} fails: {', '.join(failing)}. "
+                f"Follow that check's remedy; or, to publish them as they are, run `platform-assets publish {d.topic}`"
+            )
         if plan.held:
             found.append(
                 f"{d.name}: corrections of {len(plan.held):,} windows are held. Declare `corrections: publish` to publish them"
@@ -189,9 +209,20 @@ def problems(declarations: Sequence[PublishDeclaration], ledger: Ledger, cluster
                 "Load it, or park it"
             )
         late = ledger.receipts(d.table, [*plan.begun, *plan.new, *plan.again]) if plan.behind else {}
-        if any(receipt.window.end < now - LATE_AFTER for receipt in late.values()):
+        if not failing and any(receipt.window.end < now - LATE_AFTER for receipt in late.values()):
             found.append(
                 f"{d.name}: {plan.behind:,} windows with {plan.rows:,} rows are not published yet. The sensor requests a run; "
                 f"`platform-assets publish {d.topic}` publishes them now"
             )
     return found
+
+
+def _failing(
+    declaration: PublishDeclaration, instance: dg.DagsterInstance | None, topics: Mapping[str, TopicDeclaration]
+) -> list[str]:
+    """Return the names of blocking checks of the table that fail."""
+    topic = topics.get(declaration.table.topic)
+    if instance is None or topic is None:
+        return []
+    keys = names.blocking_keys(topic) if declaration.table.kind == "raw" else names.blocking_changes(topic)
+    return [key.name for key in keys if dagster_records.blocked_by(instance, [key])]

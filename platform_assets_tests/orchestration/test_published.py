@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
 
+from platform_assets.checks.decoded import SHARE
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.names import identifier
 from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.orchestration import published
+from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from platform_assets_tests.support.streams import create_again
@@ -112,6 +115,47 @@ def test_a_tick_without_the_topic_says_so_and_keeps_the_cursor(broker: Broker, t
 def test_the_pause_after_failures_doubles_up_to_an_hour() -> None:
     found = [published.pause_after(n) / timedelta(minutes=1) for n in range(1, 9)]
     assert found == [2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_a_failing_check_of_the_table_blocks_what_cannot_be_taken_back(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    made, target = DecodedTopic(tmp_path / "lake", "orders"), topic()
+    made.load([order(0)])
+    made.decode()
+    declared = PublishDeclaration(target, made.declaration.decoded_table, key=Part("text", ("id",)))
+    cluster, key = Cluster.connect(client_settings(broker.bootstrap)), table_key(declared.table)
+    spec = dg.AssetCheckSpec(SHARE, asset=key, blocking=True)
+
+    @dg.multi_asset_check(specs=[spec], name="decoded")
+    def decoded() -> Iterator[dg.AssetCheckResult]:
+        raise AssertionError
+
+    made_of = published.build_definitions(declared, group="g", description=None, owners=(), sensor_running=False)
+    services = {"kafka": KafkaResource(bootstrap_servers=broker.bootstrap), "lake": LakeResource(root=str(made.root))}
+    whole = dg.Definitions.merge(made_of, dg.Definitions(asset_checks=[decoded], resources=services))
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def tick() -> Any:
+            repository = whole.get_repository_def()
+            (sensor,) = repository.sensor_defs
+            with dg.build_sensor_context(instance, repository_def=repository, resources=services) as context:
+                return sensor(context)
+
+        def said() -> list[str]:
+            topics = {made.topic: made.declaration}
+            return published.problems([declared], made.ledger, cluster, datetime.now(UTC), instance, topics)
+
+        assert isinstance(tick(), dg.SensorResult)
+        assert "because a check" not in " ".join(said())
+        for severity, blocks in ((dg.AssetCheckSeverity.ERROR, True), (dg.AssetCheckSeverity.WARN, False)):
+            evaluation = dg.AssetCheckEvaluation(key, spec.name, passed=False, metadata={}, severity=severity)
+            instance.report_runless_asset_event(evaluation)
+            assert isinstance(tick(), dg.SkipReason) is blocks
+            (text,) = said()
+            assert (f"because a check of decoded/orders fails: {SHARE}. Follow" in text) is blocks
+            assert ("are not published yet" in text) is not blocks
+        assert published.publisher_of(declared, made.ledger, cluster).run().records == 1
 
 
 def test_status_names_windows_that_are_late_and_those_that_wait_for_another(
