@@ -1,5 +1,5 @@
-"""What the demo makes from its tables: the current row of each plane, derived tables, and a topic with the planes. Each
-is compared with what pandas or plain Python computes from the source files."""
+"""Tables and a topic that the demo makes from its tables: the current row of each plane, derived tables, and a topic with
+the planes. Each is compared with what pandas or plain Python computes from the source files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class View:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What is wrong, a sentence each."""
+        """Return a sentence for each thing that is wrong."""
         failed = (f"check {c.name} failed: {c.headline}" for c in self.checks if c.failed)
         late = (self.missing,) if self.missing else ()
         return (*late, *self.problems, *failed)

@@ -16,13 +16,14 @@ from platform_assets.lake.location import Folder
 
 @dataclass(frozen=True, slots=True)
 class ChangedWindows:
-    """The windows of a table that changed after version `since`, up to and including version `version`.
+    """The windows of a table that changed after version `since` (None: since the table began), up to and including version
+    `version`.
 
     `loads` maps the key of each new, loaded again, erased or expired window to the id of its newest load in these versions. If
     the log does not show which windows changed, `unknown` says why, and every window may have changed.
     """
 
-    since: int
+    since: int | None
     version: int
     loads: Mapping[str, str] = field(default_factory=dict)
     unknown: str | None = None
@@ -41,19 +42,21 @@ class ChangedWindows:
 
 
 def changed_windows(
-    table: Folder, since: int, version: int | None = None, *, digest: str | None = None
+    table: Folder, since: int | None, version: int | None = None, *, digest: str | None = None
 ) -> ChangedWindows:
-    """Return the windows of a table of windows that changed after version `since`, up to `version`, by default the newest.
+    """Return the windows of a table of windows that changed after version `since`, up to `version`, by default the newest. With
+    None as `since`, as in a first call, everything is new, so the whole table is to be read.
 
     A window counts if a load, a decoding, an erasure or an expiry replaced its rows, even if by the same rows. Commits that only
     move rows between files do not count. `digest` is that of the commit `since`, from an earlier call; if the log has another commit
     with this version now, every window may have changed. Raises TableGoneError if there is no table.
     """
     until = delta_log.version(table) if version is None else version
+    if since is None:
+        return ChangedWindows(since, until, unknown="no version was read before", digest=commit_digest(table, until))
     if until < since:
-        return ChangedWindows(
-            since, until, unknown=f"version {until} is older than version {since}: the table was replaced"
-        )
+        older = f"version {until} is older than version {since}: the table was replaced"
+        return ChangedWindows(since, until, unknown=older, digest=commit_digest(table, until))
     if (why := _replaced(table, since, digest)) is not None:
         return ChangedWindows(since, until, unknown=why, digest=commit_digest(table, until))
     found = changes_in(((n, delta_log.commit(table, n)) for n in range(since + 1, until + 1)), since, until)

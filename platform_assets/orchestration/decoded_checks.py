@@ -179,14 +179,17 @@ def _conservation_text(check_result: CheckResult) -> str:
 def _share_text(declaration: TopicDeclaration, found: checks.Shares) -> str:
     if found.worst is None or not found.dead:
         return f"No dead letters among {found.of:,} records."
-    reasons = ", ".join(f"{g.count:,} {g.reason}" + (f" at {g.place}" if g.place else "") for g in found.groups[:3])
+    reasons = ", ".join(
+        f"{g.count:,} {g.reason}" + (f" at {g.place}" if g.place else "") + (" (key)" if g.side == "key" else "")
+        for g in found.groups[:3]
+    )
     more = f" and {len(found.groups) - 3} more kinds" if len(found.groups) > 3 else ""
     more += f", and {found.others:,} of other kinds" if found.others else ""
     return (
         f"{found.dead:,} of {found.of:,} records are dead letters: {reasons}{more}. The largest share is "
         f"{found.worst_share:.2%}, in window {found.worst}. See `platform-assets dead-letters "
-        f"{declaration.dead_letter_table}`; correct `decode:` in the topic's YAML and materialize the windows again: "
-        "dead letters that can then be decoded become rows."
+        f"{declaration.dead_letter_table}`; correct `decode:` in the topic's YAML, and load these windows again with "
+        f"`platform-assets load {declaration.decoded_table} --dead-letters`: dead letters that can then be decoded become rows."
     )
 
 

@@ -119,7 +119,13 @@ def test_what_the_log_does_not_show_is_unknown(tmp_path: Path) -> None:
     assert "columns or settings" in str(changed_windows(folder, since).unknown)
     lake.load(1, flights(seed, 3))
     (lake.path / "_delta_log" / f"{lake.version:020}.json").unlink()
-    assert changed_windows(folder, 5, 2).unknown is not None
+    older = changed_windows(folder, 5, 2)
+    assert older.unknown is not None
+    first = changed_windows(folder, None)
+    assert first.unknown == "no version was read before"
+    for each in (older, first):
+        assert each.digest
+        assert not changed_windows(folder, each.version, each.version, digest=each.digest)
     assert "no longer has version" in str(changed_windows(folder, since + 1, since + 2).unknown)
 
 

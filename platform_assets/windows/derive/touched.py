@@ -33,6 +33,8 @@ def by_windows(
         return pa.table({WINDOW: pa.array(keys, pa.string())})
     from pyspark.sql import functions as F
 
+    if changes.since is None:
+        raise AssertionError("unreachable: changes since no version have no keys")
     old = PinnedInput(driving.name, driving.folder, changes.since)
     return _found(engine, old, lambda: [engine.read(each).where(F.col(WINDOW).isin(keys)) for each in (old, driving)])
 

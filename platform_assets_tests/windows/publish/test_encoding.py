@@ -158,9 +158,9 @@ def test_a_tombstone_keeps_the_key_of_its_record(kind: str) -> None:
         encoded = each.encode(rows.select([*each.columns]))
         assert encoded.keys == expected
         assert encoded.values == [b'{"id":1,"n":5}', None, None]
-        records = {(0, n): (encoded.keys[n], encoded.values[n], []) for n in range(3)}
+        records: Any = {(0, n): (encoded.keys[n], encoded.values[n], []) for n in range(3)}
         assert list(disagreements(each.declaration, with_places(rows), records, frozenset())) == []
-        lost = records | {(0, 1): (None, None, [])}
+        lost: Any = records | {(0, 1): (None, None, [])}
         assert len(list(disagreements(each.declaration, with_places(rows), lost, frozenset()))) == 1
 
 
