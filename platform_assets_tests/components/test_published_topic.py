@@ -87,7 +87,7 @@ def test_each_mistake_has_its_line(tmp_path: Path, old: str, new: str, line: int
     ("old", "new", "line", "says"),
     [
         ("key: id", "key: iid", 5, "key: decoded/orders has no column 'iid': did you mean 'id'?"),
-        ("key: id", "value: {format: json, columns: [id, amout]}", 5, "value: decoded/orders has no column 'amout': did you mean"),
+        ("key: id", "value: {format: json, columns: [id, amounts]}", 5, "value: decoded/orders has no column 'amounts': did you mean"),
         ("key: id", "headers: {at: zzz}", 5, "headers: decoded/orders has no column 'zzz': use one of amount, id, kafka_offset"),
         ("decoded/orders\n  key: id", "raw/orders\n  key: id", 5, "key: raw/orders has no column 'id'"),
         ("key: id", "headers: {at: kafka_timestamp}", 0, ""),
