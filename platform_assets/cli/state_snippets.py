@@ -19,8 +19,8 @@ def fresh_view(
     state: TopicState, columns: Sequence[str], since: str, remote: str | None
 ) -> Mapping[Literal["spark", "polars", "duckdb"], str]:
     """Return Python code for each reader that makes `fresh`: the current row of each key, with the `columns` of the
-    table of live keys. It unites the state with all changes from the window `since` on; a change that is in the state
-    already makes no difference. `remote` is a Spark Connect address with its token, if there is one."""
+    table of live keys. It replaces the rows of keys that have changes from the window `since` on; a change that is in the
+    state already makes no difference. `remote` is a Spark Connect address with its token, if there is one."""
     places = {"live": state.live_folder, "dead": state.dead_folder, "changes": state.changes_folder}
     order = _order(state.declared)
     # A window in a row that another program wrote may be any text. All changes are read then.
@@ -47,18 +47,21 @@ def fresh_view(
                 "import polars as pl",
                 "from deltalake import DeltaTable",
                 *opened,
-                f"changed = pl.scan_delta(changes).filter(pl.col('window') >= {since!r})",
+                f"key = {list(state.declared.key)!r}",
+                f"pending = pl.scan_delta(changes).filter(pl.col('window') >= {since!r})",
+                "keys = pending.select(key).unique()",
                 "rows = pl.concat(",
                 "    [",
-                "        pl.scan_delta(live).with_columns(deleted=pl.lit(False)),",
-                "        pl.scan_delta(dead).with_columns(deleted=pl.lit(True)),",
-                "        changed,",
+                "        pl.scan_delta(live).join(keys, on=key, how='semi').with_columns(deleted=pl.lit(False)),",
+                "        pl.scan_delta(dead).join(keys, on=key, how='semi').with_columns(deleted=pl.lit(True)),",
+                "        pending,",
                 "    ],",
                 "    how='diagonal_relaxed',",
                 ")",
-                f"best = rows.sort({list(order)!r}, descending={descending})",
-                f"best = best.unique({list(state.declared.key)!r}, keep='first', maintain_order=True)",
-                f"fresh = best.filter(~pl.col('deleted')).select({list(columns)!r})",
+                f"best = rows.sort({list(order)!r}, descending={descending}).unique(key, keep='first', maintain_order=True)",
+                "others = pl.scan_delta(live).join(keys, on=key, how='anti')",
+                f"columns = {list(columns)!r}",
+                "fresh = pl.concat([others.select(columns), best.filter(~pl.col('deleted')).select(columns)], how='vertical_relaxed')",
                 "print(fresh.head(5).collect())",
             )
         ),
@@ -92,11 +95,15 @@ def _sql(declared: StateDeclaration, columns: Sequence[str], order: Sequence[str
     direction = "DESC" if declared.keep == "last" else "ASC"
     by = ", ".join(f"{named(name)} {direction}" for name in order)
     key = ", ".join(map(named, declared.key))
-    return f"""SELECT {names} FROM (
+    held_key = " AND ".join(f"pending.{name} = held.{name}" for name in map(named, declared.key))
+    pending = f"EXISTS (SELECT 1 FROM pending WHERE {held_key})"  # noqa: S608  as below
+    return f"""WITH pending AS (SELECT {names}, deleted FROM changes WHERE {named("window")} >= '{since}')
+SELECT {names} FROM live AS held WHERE NOT {pending}
+UNION ALL SELECT {names} FROM (
   SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY {by}) AS {rank} FROM (
-    SELECT {names}, false AS deleted FROM live
-    UNION ALL SELECT {dead}, true AS deleted FROM dead
-    UNION ALL SELECT {names}, deleted FROM changes WHERE {named("window")} >= '{since}'
+    SELECT {names}, false AS deleted FROM live AS held WHERE {pending}
+    UNION ALL SELECT {dead}, true AS deleted FROM dead AS held WHERE {pending}
+    UNION ALL SELECT {names}, deleted FROM pending
   ) AS candidates
 ) AS placed WHERE {rank} = 1 AND NOT deleted"""  # noqa: S608  the names are the table's columns, and quoted
 

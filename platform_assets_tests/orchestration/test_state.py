@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import dagster as dg
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from deltalake import write_deltalake
 
 from platform_assets.checks import state as checks
 from platform_assets.cli.state_snippets import fresh_view
 from platform_assets.engines.folding import fold as folding
 from platform_assets.lake import state_table
+from platform_assets.lake.location import Folder
 from platform_assets.ledger.decisions import Author
 from platform_assets.model.state import StateDeclaration
 from platform_assets.orchestration import state_definitions, state_status
@@ -347,6 +352,73 @@ def test_columns_may_have_any_name_in_the_code_for_fresh_rows(topic: DecodedTopi
     assert "`a``b`" in texts["spark"]
     assert '`a"b`' in texts["spark"]
     assert all("OR 1=1" not in text for text in texts.values())
+
+
+@pytest.mark.parametrize("keep", ["last", "first"])
+def test_fresh_rows_are_those_of_a_dictionary(
+    tmp_path: Path, rng: random.Random, keep: Literal["last", "first"]
+) -> None:
+    """Random changes, of which some windows are in the state already, also windows after one that is not."""
+    declared = StateDeclaration(("id", "part"), deletes="tombstone" if keep == "last" else "none", keep=keep)
+    names = (
+        "id",
+        "part",
+        "amount",
+        "generation",
+        "window",
+        "kafka_partition",
+        "kafka_offset",
+        "kafka_timestamp",
+        "deleted",
+    )
+    changes: list[tuple[Any, ...]] = []
+    for window in range(6):
+        for offset, n in enumerate(rng.sample(range(12), 7)):
+            deleted = keep == "last" and rng.random() < 0.4
+            amount = None if deleted else rng.randrange(99)
+            changes.append(
+                (n // 2, "ab"[n % 2], amount, 1, f"2026-01-0{window + 1}", n % 3, 10 * window + offset, window, deleted)
+            )
+
+    def folded(windows: Collection[str]) -> list[dict[str, Any]]:
+        best: dict[Any, tuple[Any, ...]] = {}
+        for change in sorted(changes, key=lambda c: c[3:7], reverse=keep == "first"):
+            if change[4] in windows:
+                best[change[:2]] = change
+        return [dict(zip(names, each, strict=True)) for each in best.values()]
+
+    windows = sorted({change[4] for change in changes})
+    applied = rng.sample(windows, 3)
+    since = min(window for window in windows if window not in applied)
+    types = [
+        pa.int64(),
+        pa.string(),
+        pa.int64(),
+        pa.int32(),
+        pa.string(),
+        pa.int32(),
+        pa.int64(),
+        pa.int64(),
+        pa.bool_(),
+    ]
+    schema = pa.schema(list(zip(names, types, strict=True)))
+    live = [name for name in names if name != "deleted"]
+    for table, columns, rows in (
+        ("live", live, [row for row in folded(applied) if not row["deleted"]]),
+        ("dead", [name for name in live if name != "amount"], [row for row in folded(applied) if row["deleted"]]),
+        ("changes", list(names), [dict(zip(names, change, strict=True)) for change in changes]),
+    ):
+        write_deltalake(tmp_path / table, pa.Table.from_pylist(rows, schema).select(columns))
+    places = {f"{table}_folder": Folder.at(tmp_path / table) for table in ("live", "dead", "changes")}
+    state = cast("TopicState", SimpleNamespace(declared=declared, **places))
+    texts = fresh_view(state, live, since, None)
+    expected = sorted((row["id"], row["part"], row["amount"]) for row in folded(windows) if not row["deleted"])
+    for reader in ("polars", "duckdb"):
+        found: dict[str, Any] = {}
+        exec(texts[reader], found)
+        rows = found["fresh"].collect() if reader == "polars" else found["fresh"].pl()
+        assert sorted(rows.select("id", "part", "amount").rows()) == expected, reader
+        assert rows.columns == live
 
 
 def test_times_after_the_year_9999_are_compared() -> None:
