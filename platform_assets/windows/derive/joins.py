@@ -21,10 +21,16 @@ def keyed(select: Any, alias: str) -> Iterator[tuple[str, str, Pairs]]:
 
     for join in select.args.get("joins") or ():
         table = join.this
+        if not any(join.args.get(part) for part in ("on", "using", "method")):
+            # Spark's settings decide which tables a join after a comma sees. A comma is a cross join here.
+            return
         if not isinstance(table, exp.Table) or table.args.get("db") is None or table.args.get("joins"):
             continue
         own = (table.alias or table.name).lower()
         if own == alias or join.args.get("method"):
+            continue
+        if (named := table.args.get("alias")) is not None and named.args.get("columns"):
+            # The text then has other names than the table.
             continue
         if pairs := tuple(_pairs(join, alias, own)):
             yield table.args["db"].name, table.name, pairs
