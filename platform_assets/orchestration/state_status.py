@@ -116,10 +116,11 @@ def _missing(declaration: TopicDeclaration, ledger: Ledger, through: str) -> Ite
     if edge is None:
         return
     tables = (d.raw_table, d.decoded_table, d.changes_table)
-    left = [key for key in unloaded.find(ledger, d.changes_table, edge).windows if key <= through]
+    lacking = {d.changes_table: unloaded.find(ledger, d.changes_table, edge).windows}
+    left = [key for key in lacking[d.changes_table] if key <= through]
     if not left:
         return
-    lacking = {table: unloaded.find(ledger, table, edge).windows for table in tables}
+    lacking |= {table: unloaded.find(ledger, table, edge).windows for table in tables[:-1]}
     parkings = {table: decisions.parking(ledger.lake, table).parked for table in tables}
     found: dict[tuple[TableRef, bool], list[str]] = {}
     for key in left:

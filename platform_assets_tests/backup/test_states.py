@@ -14,13 +14,21 @@ from platform_assets.backup import restoring, taking
 from platform_assets.checks import state as checks
 from platform_assets.errors import ChangesOutdatedError
 from platform_assets.lake import delta_log
+from platform_assets.ledger.decisions import Author
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.state import StateDeclaration
 from platform_assets.orchestration import state_definitions, state_status
+from platform_assets.windows.decide.parking import park, unpark
 from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 
 STATE = StateDeclaration(("id",), deletes="none")
 PARTS = ("ledger", "raw/orders", "decoded/orders", "dead_letters/orders", "changes/orders")
+
+
+def noted(number: int) -> bytes:
+    """Return a value with a field that is not declared at first."""
+    return b'{"id": %d, "amount": %d.50, "note": "x"}' % (number, number)
 
 
 class Platform:
@@ -30,7 +38,7 @@ class Platform:
         self._folder = folder
         self.topic = DecodedTopic(folder / "lake", "orders")
         self.topic.state = STATE
-        self.keys = self.topic.load([order(1), order(2)], [order(2), order(3)], [order(3), order(4)])
+        self.keys = self.topic.load([noted(1), noted(2)], [noted(2), noted(3)], [noted(3), noted(4)])
         self.state = TopicState("orders", STATE, self.topic.lake)
         self.make(*self.keys[:2])
         self.state.fold()
@@ -119,6 +127,44 @@ def test_a_state_does_not_go_back_to_restored_changes(platform: Platform, instan
     platform.state.fold()
     assert platform.rows() == platform.whole
     platform.check()
+
+
+def test_a_state_does_not_go_back_to_changes_of_rows_that_were_replaced_since(platform: Platform) -> None:
+    spec = FormatSpec("json", {"schema": "id BIGINT NOT NULL, amount DECIMAL(12, 2), note STRING"})
+    platform.topic.declared = DecodeDeclaration(spec, warn_share=1.0, fail_share=1.0)
+    platform.make(*platform.keys)
+    platform.state.fold()
+    platform.restore("changes/orders")
+    assert "or from earlier rows, for example" in platform.state.pending().waits
+    with pytest.raises(ChangesOutdatedError, match="left as they are"):
+        platform.state.fold()
+    for key in platform.keys:
+        platform.topic.changer.make(key)
+    platform.state.fold()
+    assert platform.rows() == platform.whole
+    platform.check()
+
+
+def test_a_parked_window_holds_up_no_state(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path / "lake", "orders")
+    topic.state = STATE
+    state = TopicState("orders", STATE, topic.lake)
+    keys = topic.load([order(1)], [order(2)], [order(3)], [order(4)])
+    topic.decode(*keys)
+    park(topic.declaration.changes_table, [keys[1]], Author.of("me", "a bad window"), topic.ledger)
+    for key in (keys[0], keys[2]):
+        topic.changer.make(key)
+    state.fold()
+    state.live_folder.delta().delete("id = 1")
+    topic.changer.make(keys[3])
+    assert state.pending().waits == ""
+    assert state.fold().made == "rebuild"
+    assert sorted(pl.scan_delta(str(state.live_folder)).collect()["id"]) == [1, 3, 4]
+    state.fold()
+    unpark(topic.declaration.changes_table, [keys[1]], Author.of("me", "it is good"), topic.ledger)
+    topic.changer.make(keys[1])
+    state.fold()
+    assert sorted(pl.scan_delta(str(state.live_folder)).collect()["id"]) == [1, 2, 3, 4]
 
 
 def test_a_lost_lake_gets_a_state_of_the_restored_changes(platform: Platform, instance: dg.DagsterInstance) -> None:

@@ -16,6 +16,7 @@ from platform_assets.lake import decoded_table, delta_log, holdings, state_table
 from platform_assets.lake.delta_log import Anchor, Commit
 from platform_assets.lake.load_log import Expiry, Fence, LoadMetadata
 from platform_assets.lake.location import Folder
+from platform_assets.ledger import decisions
 from platform_assets.ledger.entries import EXPIRED
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
@@ -99,7 +100,8 @@ class ChangesSource:
 @dataclass(frozen=True, slots=True)
 class Awaited:
     """Decoded windows, each in ascending order: those of which the changes are `outdated`, because they were made before
-    the table started over, or for another declaration; and those of which the changes are `missing`."""
+    the table started over, for another declaration, or from an earlier load; and those of which the changes are
+    `missing`."""
 
     outdated: tuple[str, ...]
     missing: tuple[str, ...]
@@ -108,7 +110,7 @@ class Awaited:
     def reason(self) -> str:
         """The reason why a state cannot be made from the changes; an empty text if it can."""
         if self.outdated:
-            what = f"{_have(self.outdated)} changes that were made with earlier columns or an earlier `state:`"
+            what = f"{_have(self.outdated)} changes that were made with earlier columns or an earlier `state:`, or from earlier rows"
             return f"{what}, for example window {self.outdated[0]}"
         if self.missing:
             return f"{_have(self.missing)} no changes, but may be in the state, for example window {self.missing[0]}"
@@ -126,10 +128,11 @@ def awaited(
     state has the declaration with the digest `declaration`.
 
     Only a state that is to be made `from_all` changes waits for missing ones: for all if the table has started over, or
-    else up to the window `through`, the newest one in the state. Older changes may be lost after a restore. Raises
+    else up to the window `through`, the newest one in the state. Older changes may be lost after a restore. Only such a
+    state waits for changes of decoded rows that were replaced since. No state waits for parked windows. Raises
     NoChangesError.
     """
-    names = ["window", "kind", "table_version", "rows"]
+    names = ["window", "kind", "table_version", "rows", "load_id"]
     decoded = ledger.commit_rows(TableRef("decoded", topic), columns=names).select(names).to_pylist()
     names.append("made_from")
     made = ledger.commit_rows(TableRef("changes", topic), columns=names).select(names).to_pylist()
@@ -138,10 +141,15 @@ def awaited(
     begun = decoded_table.begun_at(folder)
     wanted = {row["window"] for row in decoded if row["table_version"] is not None and row["rows"]}
     wanted -= {row["window"] for row in decoded if row["kind"] == EXPIRED}
+    parkings = decisions.parking_of_many(ledger.lake, [TableRef("decoded", topic), TableRef("changes", topic)])
+    wanted -= {window for parking in parkings.values() for window in parking.parked}
+    newest = {row["window"]: row["load_id"] for row in decoded} if from_all else {}
     outdated = set[str]()
     for row in made:
         is_lost = bool(row["rows"]) and (row["table_version"] is None or row["table_version"] < begun)
-        if row["kind"] != EXPIRED and (is_lost or _declared(row["made_from"]) != declaration):
+        declared, load_id = _made_from(row["made_from"])
+        is_old = declared != declaration or newest.get(row["window"], load_id) != load_id
+        if row["kind"] != EXPIRED and (is_lost or is_old):
             outdated.add(row["window"])
     missing = wanted - {row["window"] for row in made} if from_all else set()
     if begun:
@@ -149,9 +157,10 @@ def awaited(
     return source, Awaited(tuple(sorted(wanted & outdated)), tuple(sorted(w for w in missing if w <= through)))
 
 
-def _declared(made_from: str | None) -> str | None:
-    found = json.loads(made_from or "null")
-    return found.get("declaration") if isinstance(found, dict) else None
+def _made_from(text: str | None) -> tuple[str | None, str | None]:
+    """Return the digest of the declaration and the id of the decoded load from which changes were made."""
+    found = json.loads(text or "null")
+    return (found.get("declaration"), found.get("load_id")) if isinstance(found, dict) else (None, None)
 
 
 def _load_of(commit: Commit) -> ChangesLoad | None:
