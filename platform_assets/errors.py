@@ -1255,25 +1255,26 @@ class PublishingProgressLostError(Terminal):
 
 
 class UnpublishableRowError(Terminal):
-    """A row has a value that JSON does not have."""
+    """A row has a value that JSON does not have, described by `what`."""
 
-    def __init__(self, topic: str, table: str, column: str) -> None:
+    def __init__(self, topic: str, table: str, column: str, what: str) -> None:
         self.topic, self.table, self.column = topic, table, column
         super().__init__(
-            f"published/{topic}: column {column!r} of {table} has a number that is not finite (NaN or infinity), which JSON "
-            "cannot represent. Declare `non_finite: null` to publish null instead, or leave out the column."
+            f"published/{topic}: column {column!r} of {table} has {what}, which JSON cannot represent. Declare "
+            "`non_finite: null` to publish null instead, or leave out the column."
         )
 
 
-class UnpublishableTombstoneError(Terminal):
+class UnpublishableTombstoneError(UnpublishableRowError):
     """A record without a value has no column for the key of the published record."""
 
     def __init__(self, topic: str, table: str, column: str) -> None:
         self.topic, self.table, self.column = topic, table, column
-        super().__init__(
+        PlatformError.__init__(
+            self,
             f"published/{topic}: {table} has records without a value, and their keys have no column {column!r} of the same type, "
             "so consumers could not tell what they delete. Decode the records' keys with this column (`decode: key`) and load "
-            "the table again with `--stale`, or publish another key, for example `key: key`."
+            "the table again with `--stale`, or publish another key, for example `key: key`.",
         )
 
 

@@ -56,7 +56,10 @@ class PublishedTopic(dg.Component, dg.Model, dg.Resolvable):
     ] = False
     decimals: Annotated[Literal["string", "number"], Field(description="How JSON shows decimals.")] = "string"
     non_finite: Annotated[
-        Literal["refuse", "null"], Field(description="How JSON shows NaN and infinity: not at all, or as null.")
+        Literal["refuse", "null"],
+        Field(
+            description="How JSON shows NaN, infinity, and times outside the years 1 to 9999: not at all, or as null."
+        ),
     ] = "refuse"
     start: Annotated[
         str | None, Field(description="Key of the first window to publish. By default, all windows are published.")

@@ -265,6 +265,7 @@ def _in_document(file: Path, document: ValueAndSourcePositionTree) -> Iterator[_
         component = TypeAdapter(ComponentFileModel).validate_python(value)
     except ValidationError as e:
         yield from _mistakes(file, tree, _by_field(e, tuple(ComponentFileModel.model_fields)))
+        yield _Undeclared(None)
         return
     attributes = tree.children.get("attributes", SourcePositionTree(tree.position, {}))
     if component.type in _CHECKERS:
@@ -272,6 +273,7 @@ def _in_document(file: Path, document: ValueAndSourcePositionTree) -> Iterator[_
         yield from _CHECKERS[component.type](file, attributes, given, templates=component.template_vars_module is None)
     elif problem := _not_a_component(component.type):
         yield Mistake(file, _line(tree, "type"), problem)
+        yield _Undeclared(None)
 
 
 def _not_a_component(name: str) -> str | None:

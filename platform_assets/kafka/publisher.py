@@ -234,7 +234,7 @@ class Session:
         with target.translating("a transaction", self.failures):
             producer.begin_transaction()
             try:
-                self._produce(records)
+                self._produce_all(records)
                 for key, value in progress.items():
                     self._produce_one(
                         target.progress_topic, value, key, partition=_PROGRESS_PARTITION, on_delivery=self.on_delivery
@@ -252,6 +252,15 @@ class Session:
                         producer.abort_transaction(min(target.seconds, 10.0))
                 raise
         target.before_step("next")
+
+    def _produce_all(self, records: Iterable[Record]) -> None:
+        try:
+            self._produce(records)
+        except KafkaException as e:
+            if e.args[0].code() == KafkaError._STATE:
+                # A record was refused meanwhile. The transaction can only be aborted now, and why is said by its commit.
+                self.producer.commit_transaction(self.target.seconds)
+            raise
 
     def _produce(self, records: Iterable[Record]) -> None:
         topic, produce, left = self.target.topic, self.producer.produce, iter(records)

@@ -171,12 +171,14 @@ def batches_of(
     where: pc.Expression | None = None,
     *,
     rows_at_once: int = _BLOCK_ROWS,
+    if_known: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield columns of one window's rows at a version, in no particular order: all rows, or the rows that match
     `where`. Memory is bounded.
 
-    Without `columns`, yield all columns of the table. Raises FilesLostError. The files of a flat table are read one by
-    one, because delta-rs writes some of them with a string type for which Arrow's datasets have no filter.
+    Without `columns`, yield all columns of the table. With `if_known`, leave out columns that the version does not have.
+    Raises FilesLostError. The files of a flat table are read one by one, because delta-rs writes some of them with a
+    string type for which Arrow's datasets have no filter.
     """
     with table.reading():
         delta = table.delta(version)
@@ -184,7 +186,7 @@ def batches_of(
     with reading_files(table, key):
         if dataset is None:
             schema = pa.schema(delta.schema().to_arrow())
-            names = schema.names if columns is None else list(columns)
+            names = schema.names if columns is None else [n for n in columns if not if_known or n in schema.names]
             held = holdings.by_window(table, pa.table(delta.get_add_actions(flatten=True)), flat=True, among=(key,))
             files = holdings.files_among(held, key)
             yield from _of_files(
@@ -193,7 +195,7 @@ def batches_of(
             return
         condition = pc.field("window") == key
         yield from dataset.to_batches(
-            columns=None if columns is None else list(columns),
+            columns=None if columns is None else [n for n in columns if not if_known or n in dataset.schema.names],
             filter=condition if where is None else condition & where,
             batch_size=rows_at_once,
         )

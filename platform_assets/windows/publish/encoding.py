@@ -38,6 +38,9 @@ OWN_COLUMNS: Final = frozenset(
 """Columns of the platform, which a JSON object has only if the declaration names them."""
 _NEEDS_ESCAPES: Final = r'["\\\x00-\x1f\x7f]'
 _NULL: Final = "null"
+_FIRST_TIME: Final = -62_135_596_800_000_000
+_END_OF_TIMES: Final = 253_402_300_800_000_000
+"""Microseconds from 1970 to the year 1, and to the year 10000, exclusive."""
 _VERSION: Final = 1
 """Changes whenever the same rows give other keys, values or headers."""
 
@@ -90,6 +93,21 @@ class Encoder:
         return list(dict.fromkeys(wanted))
 
     @property
+    def wanted(self) -> pa.Schema:
+        """The columns named by `columns`, with their types."""
+        return pa.schema([self.schema.field(name) for name in self.columns])
+
+    def check(self, rows: pa.Table) -> None:
+        """Raise UnpublishableRowError if the key of a tombstone, or a number or time in a column, cannot be published."""
+        self._with_keys_of_tombstones(rows)
+        for name in self.columns:
+            kind = rows.schema.field(name).type
+            if pa.types.is_floating(kind):
+                self._finite(rows[name], name)
+            elif pa.types.is_timestamp(kind):
+                self._in_years(rows[name], name)
+
+    @property
     def digest(self) -> str:
         """A digest of everything that decides which records the same rows give: of the declaration, the types of the
         columns and this encoder's version."""
@@ -99,8 +117,8 @@ class Encoder:
         return sha256(repr((_VERSION, form, columns)).encode()).hexdigest()[:32]
 
     def encode(self, rows: pa.Table) -> Encoded:
-        """Encode the rows. Raises UnpublishableRowError if a number is not finite and the declaration refuses it, and
-        UnpublishableTombstoneError."""
+        """Encode the rows. Raises UnpublishableRowError if a number is not finite, or a time is not in the years 1 to 9999,
+        and the declaration refuses it; also for a tombstone without the declared key."""
         rows = self._with_keys_of_tombstones(rows)
         d = self.declaration
         keys = pa.chunked_array([pa.nulls(rows.num_rows, pa.large_binary())])
@@ -141,7 +159,7 @@ class Encoder:
         key = rows[KEY]
         if pa.types.is_struct(key.type):
             at = key.type.get_field_index(name)
-            return pc.struct_field(key, name) if at >= 0 and key.type.field(at).type == kind else None
+            return pc.struct_field(key, [at]) if at >= 0 and key.type.field(at).type == kind else None
         return key if columns == 1 and key.type == kind else None
 
     def _of(self, part: Part) -> list[str]:
@@ -192,7 +210,7 @@ class Encoder:
         elif pa.types.is_date(kind):
             found = pc.binary_join_element_wise('"', column.cast(pa.string()), '"', "")
         elif pa.types.is_timestamp(kind) and kind.tz in ("UTC", "+00:00"):
-            found = pc.binary_join_element_wise('"', _times(column), 'Z"', "")
+            found = pc.binary_join_element_wise('"', _times(self._in_years(column, name)), 'Z"', "")
         else:
             values = python_values(column.combine_chunks())
             plain = [_NULL if v is None else self._json(v, kind, name) for v in values]
@@ -200,12 +218,15 @@ class Encoder:
         return pc.fill_null(found, _NULL)
 
     def _floats(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+        return self._finite(column, name).cast(pa.string())
+
+    def _finite(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         finite = pc.fill_null(pc.is_finite(column), True)
-        if not pc.all(finite).as_py():
-            if self.declaration.non_finite == "refuse":
-                self._refuse(name)
-            column = pc.if_else(finite, column, pa.scalar(None, column.type))
-        return column.cast(pa.string())
+        if pc.all(finite).as_py():
+            return column
+        if self.declaration.non_finite == "refuse":
+            self._refuse(name)
+        return pc.if_else(finite, column, pa.scalar(None, column.type))
 
     def _decimals(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         texts = column.cast(pa.string())
@@ -217,8 +238,17 @@ class Encoder:
             return texts
         return pc.binary_join_element_wise('"', texts, '"', "")
 
-    def _refuse(self, name: str) -> None:
-        raise UnpublishableRowError(self.declaration.topic, self.declaration.table.name, name)
+    def _in_years(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+        numbers = column.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
+        inside = pc.and_(pc.greater_equal(numbers, _FIRST_TIME), pc.less(numbers, _END_OF_TIMES))
+        if pc.all(pc.fill_null(inside, True)).as_py():
+            return column
+        if self.declaration.non_finite == "refuse":
+            self._refuse(name, "a time outside the years 1 to 9999")
+        return pc.if_else(inside, column, pa.scalar(None, column.type))
+
+    def _refuse(self, name: str, what: str = "a number that is not finite (NaN or infinity)") -> None:
+        raise UnpublishableRowError(self.declaration.topic, self.declaration.table.name, name, what)
 
     def _json(self, value: Any, kind: pa.DataType, name: str) -> str:
         return _compact(self._plain(value, kind, name))

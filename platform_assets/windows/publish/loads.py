@@ -28,6 +28,7 @@ from platform_assets.model.tables import TableRef
 _log = logger(__name__)
 
 POSITION: Final = ("kafka_partition", "kafka_offset")
+_PLACE: Final = pa.schema([(POSITION[0], pa.int32()), (POSITION[1], pa.int64())])
 _VERSION: Final = 1
 
 
@@ -40,9 +41,9 @@ class Load:
     rows: int
 
 
-def read(ledger: Ledger, table: TableRef, key: str, load: Load, columns: list[str], topic: str) -> pa.Table:
-    """Return `columns` and the position of the rows of a load, sorted by partition and offset. `topic` is the published
-    topic, for messages.
+def read(ledger: Ledger, table: TableRef, key: str, load: Load, wanted: pa.Schema, topic: str) -> pa.Table:
+    """Return columns and the position of the rows of a load, sorted by partition and offset. `wanted` are columns that the
+    table has now; one that it did not have then is null. `topic` is the published topic, for messages.
 
     Raises PublishedRowsLostError if the rows can no longer be read, and PublishingInterruptedError if another load
     replaces them right now.
@@ -51,14 +52,14 @@ def read(ledger: Ledger, table: TableRef, key: str, load: Load, columns: list[st
     try:
         _check_commit(folder, table, key, load, topic)
         version = _version(ledger, table, key, load)
-        names = list(dict.fromkeys((*POSITION, *columns)))
-        blocks = list(rows.batches_of(folder, key, version, names))
+        names = list(dict.fromkeys((*POSITION, *wanted.names)))
+        blocks = list(rows.batches_of(folder, key, version, names, if_known=True))
     except (VersionGoneError, FilesLostError) as e:
         raise PublishedRowsLostError(topic, table.name, key, load.load_id, str(e)) from e
-    if not blocks:
-        found = pa.table({n: [] for n in names})
-    else:
-        found = pa.Table.from_batches(blocks).select(names).sort_by([(name, "ascending") for name in POSITION])
+    found = pa.Table.from_batches(blocks) if blocks else _PLACE.empty_table()
+    for name in (n for n in wanted.names if n not in found.schema.names):
+        found = found.append_column(wanted.field(name), pa.nulls(found.num_rows, wanted.field(name).type))
+    found = found.select(names).sort_by([(name, "ascending") for name in POSITION])
     if found.num_rows != load.rows:
         newest = load_log.newest_loads(folder).get(key)
         if newest is not None and newest.version > load.version and version >= newest.version:

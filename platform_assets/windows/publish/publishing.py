@@ -24,6 +24,7 @@ from platform_assets.errors import (
     PublishedRowsLostError,
     PublishingInterruptedError,
     PublishingProgressLostError,
+    UnpublishableRowError,
 )
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.publisher import Committed, Headers, Record, Session, Target, Topics
@@ -205,6 +206,11 @@ class Publisher:
                 except PublishedRowsLostError as e:
                     lost.append(e)
                     break
+                except UnpublishableRowError:
+                    if states:
+                        # Earlier windows do not depend on this one.
+                        commit()
+                    raise
                 if state is before and state.total != records.total:
                     raise self._refusal(key, state, f"it has {records.total:,} records now")
                 lacking += records.silent if state is not before else 0
@@ -282,10 +288,12 @@ class Publisher:
 
     def _records(self, encoder: Encoder, key: str, state: Progress) -> _Records:
         """Return the records that publish a window. Raises PublishedRowsLostError."""
-        d, columns = self.declaration, encoder.columns
+        d, columns = self.declaration, encoder.wanted
         if state.partial and state.after is None:
             return _Records(lambda start, end, room: ([], 0, 0), state.sent)
         new = loads.read(self.ledger, d.table, key, state.load, columns, d.topic)
+        # Before the first record: a load that is sent in part could not be finished in another form.
+        encoder.check(new)
         prefix, load_id = f"{d.table.name} {key} ", state.load.load_id
         if state.base is None or state.partial:
             kind: Kind = "added" if state.partial else "row"
@@ -378,7 +386,7 @@ class Publisher:
         """Return key, value and declared headers of each row of a load, by partition and offset."""
         encoder = self._encoder()
         d = self.declaration
-        return _by_position(encoder, loads.read(self.ledger, d.table, key, load, encoder.columns, d.topic))
+        return _by_position(encoder, loads.read(self.ledger, d.table, key, load, encoder.wanted, d.topic))
 
     def _known(self, committed: Committed, topic_id: str, pins: Pins) -> dict[str, Progress]:
         """Parse the progress of the topic with this id, and compare it with `pins`, which were read before it."""

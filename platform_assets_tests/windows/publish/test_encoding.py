@@ -188,6 +188,23 @@ def tombstones(keys: pa.Array | None) -> pa.Table:
     return rows if keys is None else rows.append_column("key", keys)
 
 
+def test_times_that_readers_of_json_lack_are_refused_or_null() -> None:
+    edges = [-62_135_596_800_000_000, 253_402_300_799_999_999, None]
+    times = pa.array([*edges, -62_135_596_800_000_001, 253_402_300_800_000_000, 2**63 - 1], pa.timestamp("us", "UTC"))
+    rows = pa.table({"at": times})
+    found = encoder(rows, value=Part("json", ("at",)), non_finite="null").encode(rows).values
+    assert found == [
+        b'{"at":"0001-01-01T00:00:00.000000Z"}',
+        b'{"at":"9999-12-31T23:59:59.999999Z"}',
+        *[b'{"at":null}'] * 4,
+    ]
+    each = encoder(rows, value=Part("json", ("at",)))
+    each.check(rows.slice(0, 3))
+    for fails in (each.check, each.encode):
+        with pytest.raises(UnpublishableRowError, match="column 'at' of decoded/orders has a time outside the years"):
+            fails(rows)
+
+
 def test_an_unknown_column_is_named() -> None:
     with pytest.raises(ConfigurationError, match="has no column 'nn'; its columns are: n, price"):
         encoder(ROWS, key=Part("text", ("nn",)))

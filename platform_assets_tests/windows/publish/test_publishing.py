@@ -191,11 +191,13 @@ def test_vacuum_keeps_what_a_correction_is_compared_with(broker: Broker, topic: 
     assert not any(folder.has(path) for path in needed)
 
 
+@pytest.mark.parametrize("after", [1, 60_000])
 def test_a_record_that_the_broker_refuses_is_an_error_of_that_name(
-    broker: Broker, topic: TopicMaker, tmp_path: Path
+    broker: Broker, topic: TopicMaker, tmp_path: Path, after: int
 ) -> None:
+    """Also while later records are still handed to the client."""
     made, target = DecodedTopic(tmp_path / "lake", "orders"), topic(config={"max.message.bytes": "20000"})
-    made.load([b"small", b"small", os.urandom(100_000), b"small"])
+    made.load([b"small", b"small", os.urandom(100_000), *[b"small"] * after])
     declared = PublishDeclaration(target, made.declaration.raw_table, value=Part("bytes", ("value",)))
     with pytest.raises(PublishingRefusedError, match="Message size too large"):
         Publisher(declared, made.ledger, Cluster.connect(client_settings(broker.bootstrap))).run()

@@ -21,10 +21,12 @@ from platform_assets.errors import (
     PublishedRowsLostError,
     PublishingInterruptedError,
     PublishingProgressLostError,
+    UnpublishableTombstoneError,
 )
 from platform_assets.kafka.publisher import Committed, Record, Target, Topics
 from platform_assets.lake import holdings
 from platform_assets.ledger.entries import EXPIRED
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.windows.publish import loads, publishing
@@ -171,6 +173,58 @@ def test_a_begun_load_is_finished_only_in_the_form_in_which_it_was_begun(tmp_pat
     assert len(set(log.values)) == 10
     # A declaration that changes between loads is no reason to refuse.
     assert publisher(made, log, value=Part("json", ("id",))).run().records == 0
+
+
+def declared(schema: str, key: str | None = None) -> DecodeDeclaration:
+    spec = None if key is None else FormatSpec("json", {"schema": key})
+    return DecodeDeclaration(FormatSpec("json", {"schema": schema}), key=spec, warn_share=1.0, fail_share=1.0)
+
+
+def test_a_column_that_was_added_since_is_null_in_the_published_load(tmp_path: Path) -> None:
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
+    made.load([order(1), order(2)])
+    made.decode()
+    publisher(made, log).run()
+    made.declared = declared("id BIGINT NOT NULL, amount DECIMAL(12, 2), x BIGINT")
+    made.decode()
+    assert publisher(made, log).run().corrections == 0
+    assert log.values == [b'{"id":1,"amount":"1.50"}', b'{"id":2,"amount":"2.50"}']
+    assert gather(publisher(made, log)).passed
+
+
+@pytest.mark.parametrize("key", [Part("text", ("id",)), None])
+def test_a_window_that_is_decoded_again_to_no_rows_and_back_is_published(tmp_path: Path, key: Part | None) -> None:
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
+    made.load([order(1), order(2)])
+    made.decode()
+    changes: dict[str, Any] = {"key": key, "tombstones": key is not None}
+    publisher(made, log, **changes).run()
+    made.declared = declared("id BIGINT NOT NULL, amount DECIMAL(12, 2), x BIGINT NOT NULL")
+    made.decode()
+    publisher(made, log, **changes).run()
+    assert log.values[2:] == ([] if key is None else [None, None])
+    made.declared = declared("id BIGINT NOT NULL, amount DECIMAL(12, 2), x BIGINT")
+    made.decode()
+    publisher(made, log, **changes).run()
+    assert len([value for value in log.values if value is not None]) == 4
+    assert publisher(made, log, **changes).plan().behind == 0
+
+
+def test_a_row_that_cannot_be_published_holds_up_no_earlier_window_and_no_part_of_its_own(tmp_path: Path) -> None:
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
+    keyed = [samples.Keyed(b'{"id": %d}' % n, order(n) if n < 5 else None) for n in (2, 3, 4, 5)]
+    made.load([order(1)], keyed)
+    made.decode()
+    with pytest.raises(UnpublishableTombstoneError, match="load the table again with `--stale`"):
+        publisher(made, log).run()
+    assert log.values == [b'{"id":1,"amount":"1.50"}']
+    # The way on that the error names.
+    made.declared = declared("id BIGINT NOT NULL, amount DECIMAL(12, 2)", "id BIGINT NOT NULL")
+    made.decode()
+    publisher(made, log, value=Part("json", ("id",))).run()
+    sent = [(key, value) for each in log.transactions for key, value, _ in each]
+    assert sent[-1] == (b"5", None)
+    assert publisher(made, log, value=Part("json", ("id",))).plan().behind == 0
 
 
 @pytest.mark.parametrize("changes", [{"total": 3, "sent": 4}, {"total": 11, "sent": 4}, {"total": 9, "sent": 12}])
