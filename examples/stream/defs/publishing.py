@@ -26,14 +26,17 @@ TABLE: Final = dg.AssetKey(["derived", "late_flights"])
 def late_flights_publish(kafka: KafkaResource, lake: LakeResource) -> dg.MaterializeResult[None]:
     """Send what is not on the topic yet. A transaction per window also records what the topic now has of the window."""
     target = Target(kafka.cluster(), TOPIC)
-    target.prepare()
+    # Another topic with this name, after it was created again, has nothing yet.
+    topic_id = target.prepare().target
     # Ends an earlier publisher's open transaction, and then reads what was committed.
     session = target.session()
-    sent = 0
-    for window, rows in sorted(_by_window(DeltaTable(f"{lake.lake().root}/{TABLE.to_user_string()}"))):
-        records, progress = to_send(rows, session.progress.records.get(window.encode(), b"{}"))
+    known, sent = session.progress.records, 0
+    rows = {f"{topic_id} {window}".encode(): each for window, each in _by_window(_table(lake))}
+    # A window that has lost all of its rows is only in the progress.
+    for window in sorted(rows.keys() | {key for key in known if key.startswith(f"{topic_id} ".encode())}):
+        records, progress = to_send(rows.get(window, {}), known.get(window, b"{}"))
         if records:
-            session.send(records, {window.encode(): progress})
+            session.send(records, {window: progress})
             sent += len(records)
     return dg.MaterializeResult(metadata={"records": sent})
 
@@ -49,6 +52,10 @@ def to_send(rows: Mapping[str, bytes], progress: bytes) -> tuple[list[Record], b
     records: list[Record] = [(key.encode(), rows[key], []) for key in after if before.get(key) != after[key]]
     records += [(key.encode(), None, []) for key in sorted(before.keys() - after.keys())]
     return records, json.dumps(after).encode()
+
+
+def _table(lake: LakeResource) -> DeltaTable:
+    return DeltaTable(f"{lake.lake().root}/{TABLE.to_user_string()}")
 
 
 def _by_window(table: DeltaTable) -> Iterable[tuple[str, dict[str, bytes]]]:
