@@ -100,7 +100,8 @@ def test_passes(): pass
         return subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--dist", "loadgroup", *arguments],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(CHECKOUT), "FAILED": str(found), **environment},
+            # Without the options of this run.
+            env={**os.environ, "PYTEST_ADDOPTS": "", "PYTHONPATH": str(CHECKOUT), "FAILED": str(found), **environment},
             capture_output=True,
             check=False,
         ).returncode
