@@ -167,6 +167,20 @@ def test_a_parked_window_holds_up_no_state(tmp_path: Path) -> None:
     assert sorted(pl.scan_delta(str(state.live_folder)).collect()["id"]) == [1, 2, 3, 4]
 
 
+def test_changes_of_a_window_that_was_parked_once_are_made_again_like_all_others(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path / "lake", "orders")
+    topic.state = STATE
+    (key,) = topic.load([order(1)])
+    topic.decode(key)
+    park(topic.declaration.changes_table, [key], Author.of("me", "a bad window"), topic.ledger)
+    topic.changer.make(key)
+    state = TopicState("orders", STATE, topic.lake)
+    state.fold()
+    topic.state = StateDeclaration(("amount",), deletes="none")
+    changed = TopicState("orders", topic.state, topic.lake)
+    assert "1 window has changes that were made with earlier columns" in changed.pending().waits
+
+
 def test_a_lost_lake_gets_a_state_of_the_restored_changes(platform: Platform, instance: dg.DagsterInstance) -> None:
     shutil.rmtree(platform.topic.root)
     platform.restore()

@@ -129,8 +129,8 @@ def awaited(
 
     Only a state that is to be made `from_all` changes waits for missing ones: for all if the table has started over, or
     else up to the window `through`, the newest one in the state. Older changes may be lost after a restore. Only such a
-    state waits for changes of decoded rows that were replaced since. No state waits for parked windows. Raises
-    NoChangesError.
+    state waits for changes of decoded rows that were replaced since. No state waits for a parked window without changes.
+    Raises NoChangesError.
     """
     names = ["window", "kind", "table_version", "rows", "load_id"]
     decoded = ledger.commit_rows(TableRef("decoded", topic), columns=names).select(names).to_pylist()
@@ -141,8 +141,6 @@ def awaited(
     begun = decoded_table.begun_at(folder)
     wanted = {row["window"] for row in decoded if row["table_version"] is not None and row["rows"]}
     wanted -= {row["window"] for row in decoded if row["kind"] == EXPIRED}
-    parkings = decisions.parking_of_many(ledger.lake, [TableRef("decoded", topic), TableRef("changes", topic)])
-    wanted -= {window for parking in parkings.values() for window in parking.parked}
     newest = {row["window"]: row["load_id"] for row in decoded} if from_all else {}
     outdated = set[str]()
     for row in made:
@@ -151,7 +149,11 @@ def awaited(
         is_old = declared != declaration or newest.get(row["window"], load_id) != load_id
         if row["kind"] != EXPIRED and (is_lost or is_old):
             outdated.add(row["window"])
-    missing = wanted - {row["window"] for row in made} if from_all else set()
+    missing = set[str]()
+    if from_all:
+        parkings = decisions.parking_of_many(ledger.lake, [TableRef("decoded", topic), TableRef("changes", topic)])
+        parked = {window for parking in parkings.values() for window in parking.parked}
+        missing = wanted - {row["window"] for row in made} - parked
     if begun:
         return source, Awaited(tuple(sorted(wanted & (outdated | missing))), ())
     return source, Awaited(tuple(sorted(wanted & outdated)), tuple(sorted(w for w in missing if w <= through)))
