@@ -3,7 +3,6 @@ the planes. Each is compared with what pandas or plain Python computes from the 
 
 from __future__ import annotations
 
-import io
 import json
 import threading
 import time
@@ -14,8 +13,10 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Any, Final
 
 from platform_assets.demo.comparison import Comparison, rows_compared
-from platform_assets.demo.dataset import SOURCES, TopicName, content, data_folder
+from platform_assets.demo.dataset import SOURCES, TopicName
 from platform_assets.demo.topic_log import PUBLISHED, records, whole_log
+from platform_assets.demo.typed_proof import frame_of
+from platform_assets.demo.waiting import LOOK_SECONDS
 from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
@@ -35,7 +36,6 @@ STATE: Final[TopicName] = "planes"
 PUBLISHED_COLUMNS: Final = ("tailnum", "manufacturer", "model", "seats")
 MOST_SIMILAR: Final = 5
 _SHOWN: Final = "SFO"
-_LOOK_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,25 +135,20 @@ def follow(
             report(waiting)
         alive()
         if time.monotonic() - moved > patience:
-            raise MissingResultsError(f"no progress for {patience:g} s. {waiting}")
-        threading.Event().wait(_LOOK_SECONDS)
+            raise MissingResultsError(
+                f"no progress for {patience:g} s. {waiting}. `platform-assets status` says why. Run the demo again to continue."
+            )
+        threading.Event().wait(LOOK_SECONDS)
 
 
 def compared(lake: Lake, client: ClientSettings, cluster: Cluster) -> Iterator[Comparison]:
     """Compare each table and the topic with the source files. Raises PlatformError."""
-    flights, planes = _frame("flights"), _frame("planes")
+    flights, planes = frame_of(SOURCES["flights"]), frame_of(SOURCES["planes"])
     yield _delays(lake, flights)
     yield _visits(lake, flights)
     yield _similar(lake, flights)
     yield _state(lake, planes)
     yield _published(client, cluster, planes)
-
-
-def _frame(topic: TopicName) -> Any:
-    import pandas as pd
-
-    text = io.BytesIO(content(data_folder() / SOURCES[topic].file))
-    return pd.read_csv(text, keep_default_na=False, na_values=["NA", ""], low_memory=False)
 
 
 def _rows(lake: Lake, table: DerivedRef | StateRef, columns: Sequence[str]) -> list[tuple[Any, ...]]:

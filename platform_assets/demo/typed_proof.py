@@ -99,10 +99,16 @@ def from_file(source: Source) -> dict[str, Totals]:
     """Return the totals of each column in a source's file, computed with pandas."""
     import pandas as pd
 
-    frame = pd.read_csv(
-        io.BytesIO(content(data_folder() / source.file)), keep_default_na=False, na_values=["NA", ""], low_memory=False
-    )
+    frame = frame_of(source)
     return {name: _of_pandas(pd, name, frame[name], kind) for name, kind in source.columns.items()}
+
+
+def frame_of(source: Source) -> Any:
+    """Return a source's file as pandas reads it."""
+    import pandas as pd
+
+    text = io.BytesIO(content(data_folder() / source.file))
+    return pd.read_csv(text, keep_default_na=False, na_values=["NA", ""], low_memory=False)
 
 
 def _of_pandas(pd: Any, name: str, column: Any, kind: str) -> Totals:

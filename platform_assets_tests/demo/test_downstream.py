@@ -14,8 +14,10 @@ from deltalake import write_deltalake
 from examples import flights as source
 from platform_assets.components.declared import declarations, derived_tables, published
 from platform_assets.demo import downstream
+from platform_assets.demo.dataset import SOURCES
 from platform_assets.demo.downstream import MissingResultsError, View
 from platform_assets.demo.topic_log import PUBLISHED
+from platform_assets.demo.typed_proof import frame_of
 from platform_assets.lake.location import Lake
 from platform_assets.orchestration.health import CheckStatus
 
@@ -56,7 +58,7 @@ def test_the_demos_yaml_declares_what_is_compared() -> None:
 
 def test_rows_that_duckdb_computes_are_equal_and_a_changed_row_is_found(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path)
-    frame = downstream._frame("flights")
+    frame = frame_of(SOURCES["flights"])
     compare = dict(zip(QUERIES, (downstream._delays, downstream._visits, downstream._similar), strict=True))
     for table, query in QUERIES.items():
         rows = pa.Table.from_pylist([dict(zip(COLUMNS[table], row, strict=True)) for row in source.query(query)])
@@ -70,14 +72,14 @@ def test_rows_that_duckdb_computes_are_equal_and_a_changed_row_is_found(tmp_path
 
 
 def test_the_wait_ends_when_nothing_is_missing_and_says_what_is() -> None:
-    told: list[str] = []
+    reports: list[str] = []
     behind = View("derived/a", "behind decoded/b", (passed(),), ("its sensor is stopped",))
     unchecked = View("derived/a", "", (CheckStatus("equals_rebuild", None, None, ""),), ())
     done = View("derived/a", "", (passed(),), ())
     states = iter([[behind], [behind], [unchecked], [done]])
-    views = downstream.follow(lambda: next(states), alive=lambda: None, report=told.append, patience=60)
-    assert list(views) == [done]
-    assert told == ["derived/a: behind decoded/b, its sensor is stopped", "derived/a: not checked yet"]
+    views = downstream.follow(lambda: next(states), alive=lambda: None, report=reports.append, patience=60)
+    assert [*views] == [done]
+    assert reports == ["derived/a: behind decoded/b, its sensor is stopped", "derived/a: not checked yet"]
 
 
 def test_the_wait_ends_without_progress() -> None:
