@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from platform_assets.checks.published import gather
 from platform_assets.errors import PublishingInterruptedError, PublishingProgressLostError, PublishingRefusedError
 from platform_assets.kafka import publisher as publisher_module
 from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.publisher import Record, Target
 from platform_assets.lake.vacuum import vacuum
 from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.windows.publish import loads
@@ -191,17 +192,48 @@ def test_vacuum_keeps_what_a_correction_is_compared_with(broker: Broker, topic: 
     assert not any(folder.has(path) for path in needed)
 
 
-@pytest.mark.parametrize("after", [1, 60_000])
 def test_a_record_that_the_broker_refuses_is_an_error_of_that_name(
-    broker: Broker, topic: TopicMaker, tmp_path: Path, after: int
+    broker: Broker, topic: TopicMaker, tmp_path: Path
 ) -> None:
-    """Also while later records are still handed to the client."""
     made, target = DecodedTopic(tmp_path / "lake", "orders"), topic(config={"max.message.bytes": "20000"})
-    made.load([b"small", b"small", os.urandom(100_000), *[b"small"] * after])
+    made.load([b"small", b"small", os.urandom(100_000), b"small"])
     declared = PublishDeclaration(target, made.declaration.raw_table, value=Part("bytes", ("value",)))
     with pytest.raises(PublishingRefusedError, match="Message size too large"):
         Publisher(declared, made.ledger, Cluster.connect(client_settings(broker.bootstrap))).run()
     assert consumed(broker.bootstrap, target) == []
+
+
+def test_a_record_that_is_refused_before_the_last_one_is_sent_is_the_same_error(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    name = topic(config={"max.message.bytes": "20000"})
+    target = Target(Cluster.connect(client_settings(broker.bootstrap)), name)
+    target.prepare(None)
+    session = target.session()
+
+    def records() -> Iterator[Record]:
+        yield b"1", b"small", []
+        # Only the first record has a delivery report, so it must not share the batch.
+        session.producer.flush(30)
+        yield b"2", os.urandom(100_000), []
+        session.producer.flush(30)
+        yield b"3", b"after the refusal", []
+
+    with pytest.raises(PublishingRefusedError, match=r"Message size too large.*Raise max\.message\.bytes"):
+        session.send(records(), {b"progress": b"{}"})
+    assert consumed(broker.bootstrap, name) == []
+
+
+def test_a_row_without_a_key_is_refused_by_a_compacted_topic_and_one_with_a_key_is_not(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    made, target = orders(tmp_path, 3), topic(config={"cleanup.policy": "compact"})
+    with pytest.raises(
+        PublishingRefusedError, match=r"cleanup\.policy=compact, each record needs a key: publish a key"
+    ):
+        publisher(broker, made, target, key=None).run()
+    assert publisher(broker, made, target).run().records == 3
+    assert ids(broker, target) == [0, 1, 2]
 
 
 def test_rows_of_a_raw_table_are_published_as_they_are(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
