@@ -40,8 +40,9 @@ _REMEDY: Final[Mapping[str, str]] = {
     NO_VERSION: "Fix the producer, or repair the records with `repairs:`. If versions are optional, use `order: position`.",
     SEVERAL_PARTITIONS: "Send the records of a key to one partition. After partitions were added, this only affects the window "
     "with the first records in new partitions.",
-    TRUNCATE: "The rows that the truncate removed from the database are still in the state. For each of them, produce a record "
-    "with its key and without a value. In the database, use DELETE instead of TRUNCATE on this table from now on.",
+    TRUNCATE: "The rows that the truncate removed from the database are still in the state: in a topic with one partition, it "
+    "would delete them. For each of them, produce a record with its key and without a value. In the database, use DELETE instead "
+    "of TRUNCATE on this table from now on.",
 }
 
 

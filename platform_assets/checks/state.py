@@ -147,7 +147,8 @@ def complete(facts: Facts) -> CheckResult:
     if not pending and not found:
         # Each window has a key at most once, and each row of the state is a change.
         keys, most = live.rows + folds[1].rows, sum(applied.values())
-        least = max(applied.values(), default=0)
+        # A truncate deletes keys of any number of windows.
+        least = 0 if facts.state.has_truncates else max(applied.values(), default=0)
         if not least <= keys <= most:
             text = f"it has {keys:,} live and deleted keys, but its changes have from {least:,} to {most:,}"
             found.append(_finding(facts, "", text, again))
@@ -225,6 +226,8 @@ def equals_rebuild(facts: Facts, *, seed: str) -> CheckResult:
     sides = (facts.live, facts.dead)
     keys = _chosen(map(_with_numbers, facts.source.blocks(keys_only, read)), key, chosen)
     keys |= _chosen((b for side in sides for b in _key_blocks(side, key)), key, chosen)
+    if state.has_truncates:
+        keys.add(_no_key(key))
     best: dict[Key, Row] = {}
     for row in _rows(map(_with_numbers, facts.source.blocks(columns, read)), key, keys):
         now = best.get(_key(row, key))
@@ -236,8 +239,15 @@ def equals_rebuild(facts: Facts, *, seed: str) -> CheckResult:
         for row in _rows(blocks, key, keys):
             standing[_key(row, key)] = (is_dead, row)
     wrong, compared = list[str](), 0
+    truncate = standing[_no_key(key)][1] if _no_key(key) in standing else None
     for each in sorted(keys, key=repr):
         expected, found = best.get(each), standing.get(each)
+        if truncate is not None and each != _no_key(key):
+            if expected is not None and _counts_more(truncate, expected, state):
+                expected = None
+            if found is not None and _counts_more(truncate, found[1], state):
+                wrong.append(f"{_text(each, key)} has a row from before the truncate in window {truncate['window']}")
+                continue
         if found is not None and found[1]["window"] in facts.pending:
             continue
         compared += 1
@@ -378,6 +388,11 @@ def _rows(blocks: Iterator[pa.RecordBatch], key: Sequence[str], wanted: set[Key]
         for row in _among(block, key, wanted).to_pylist():
             if _key(row, key) in wanted:
                 yield row
+
+
+def _no_key(key: Sequence[str]) -> Key:
+    """Return the key of a truncate."""
+    return (None,) * len(key)
 
 
 def _key(row: Row, key: Sequence[str]) -> Key:

@@ -28,7 +28,7 @@ def fresh_view(
     sql = _sql(state.declared, columns, order, since, '"')
     spark_sql = _sql(state.declared, columns, order, since, "`")
     opened = [f"{name} = DeltaTable({folder.uri!r})" for name, folder in places.items()]
-    descending = state.declared.keep == "last"
+    descending, has_truncates = state.declared.keep == "last", state.declared.has_truncates
     return {
         "spark": "\n".join(
             (
@@ -49,6 +49,7 @@ def fresh_view(
                 *opened,
                 f"key = {list(state.declared.key)!r}",
                 f"pending = pl.scan_delta(changes).filter(pl.col('window') >= {since!r})",
+                *(_truncates_in_polars(order) if has_truncates else ()),
                 "keys = pending.select(key).unique()",
                 "rows = pl.concat(",
                 "    [",
@@ -62,6 +63,7 @@ def fresh_view(
                 "others = pl.scan_delta(live).join(keys, on=key, how='anti')",
                 f"columns = {list(columns)!r}",
                 "fresh = pl.concat([others.select(columns), best.filter(~pl.col('deleted')).select(columns)], how='vertical_relaxed')",
+                *(("fresh = fresh.filter(is_after)",) if has_truncates else ()),
                 "print(fresh.head(5).collect())",
             )
         ),
@@ -82,6 +84,20 @@ def _order(declared: StateDeclaration) -> tuple[str, ...]:
     return (*(() if declared.version is None else (declared.version,)), *_ORDER)
 
 
+def _truncates_in_polars(order: Sequence[str]) -> tuple[str, ...]:
+    """Return code that takes the truncates, which have no key, out of `pending`, and makes `is_after`: a condition for the
+    rows after the last one."""
+    return (
+        "no_key = pl.col(key[0]).is_null()",
+        f"order = {list(order)!r}",
+        "truncates = pl.concat([rows.filter(no_key).select(order) for rows in (pending, pl.scan_delta(dead))])",
+        "last = truncates.sort(order).tail(1).collect().rows()",
+        "pending, is_after = pending.filter(~no_key), pl.lit(not last)",
+        "for name, value in zip(reversed(order), reversed(last[0] if last else ())):",
+        "    is_after = (pl.col(name) > value) | ((pl.col(name) == value) & is_after)",
+    )
+
+
 def _sql(declared: StateDeclaration, columns: Sequence[str], order: Sequence[str], since: str, quote: str) -> str:
     def named(name: str) -> str:
         return quote + name.replace(quote, quote * 2) + quote
@@ -97,8 +113,9 @@ def _sql(declared: StateDeclaration, columns: Sequence[str], order: Sequence[str
     key = ", ".join(map(named, declared.key))
     held_key = " AND ".join(f"pending.{name} = held.{name}" for name in map(named, declared.key))
     pending = f"EXISTS (SELECT 1 FROM pending WHERE {held_key})"  # noqa: S608  as below
-    return f"""WITH pending AS (SELECT {names}, deleted FROM changes WHERE {named("window")} >= '{since}')
-SELECT {names} FROM live AS held WHERE NOT {pending}
+    is_since, no_key = f"{named('window')} >= '{since}'", f"{named(declared.key[0])} IS NULL"
+    is_pending = f"{is_since} AND NOT {no_key}" if declared.has_truncates else is_since
+    rows = f"""SELECT {names} FROM live AS held WHERE NOT {pending}
 UNION ALL SELECT {names} FROM (
   SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY {by}) AS {rank} FROM (
     SELECT {names}, false AS deleted FROM live AS held WHERE {pending}
@@ -106,6 +123,21 @@ UNION ALL SELECT {names} FROM (
     UNION ALL SELECT {names}, deleted FROM pending
   ) AS candidates
 ) AS placed WHERE {rank} = 1 AND NOT deleted"""  # noqa: S608  the names are the table's columns, and quoted
+    tables = f"pending AS (SELECT {names}, deleted FROM changes WHERE {is_pending})"  # noqa: S608  as above
+    if not declared.has_truncates:
+        return f"WITH {tables}\n{rows}"
+    places, before = ", ".join(map(named, order)), "false"
+    for name in map(named, reversed(order)):
+        before = f"(found.{name} < last.{name} OR (found.{name} = last.{name} AND {before}))"
+    # A truncate has no key, and the newest one that is folded is among the deleted keys.
+    tables += f""",
+truncates AS (
+  SELECT {places} FROM changes WHERE {is_since} AND {no_key} UNION ALL SELECT {places} FROM dead WHERE {no_key}
+)"""  # noqa: S608  as above
+    return f"""WITH {tables}
+SELECT {names} FROM (
+{rows}
+) AS found WHERE NOT EXISTS (SELECT 1 FROM truncates AS last WHERE {before})"""  # noqa: S608  as above
 
 
 def _quoted(sql: str) -> str:

@@ -57,8 +57,8 @@ Offsets = Mapping[int, npt.NDArray[np.int64]]
 class ChangesOrder:
     """An order to make the changes of a window from `version` of the topic's decoded table.
 
-    `layout` has the columns of the table of changes. `window_column` is true if its files get a window column;
-    `field_ids` are the ids of their columns.
+    The window has offsets of `partitions` partitions. `layout` has the columns of the table of changes. `window_column` is
+    true if its files get a window column; `field_ids` are the ids of their columns.
     """
 
     topic: str
@@ -71,6 +71,7 @@ class ChangesOrder:
     records_per_file: int
     window_column: bool
     field_ids: FieldIds
+    partitions: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class ChangesEngine:
         Raises FilesLostError for files of the decoded table, LakeNotWritableError and LakeUnavailableError.
         """
         source = self.lake.table(TableRef("decoded", order.topic))
-        choice = Choice(order.state)
+        choice = Choice(order.state, order.partitions)
         for block in batches_of(source, order.window, order.version, choice.columns, rows_at_once=_BLOCK_ROWS):
             choice.add(block)
         chosen, figures = choice.finished()
@@ -145,14 +146,21 @@ class ChangesEngine:
 
 @dataclass
 class Choice:
-    """The choice of one record for each key, from rows that are added in any order."""
+    """The choice of one record for each key, from rows of `partitions` partitions, which are added in any order.
+
+    A truncate deletes all keys, so the window's records before its last truncate do not count. The truncate itself is
+    chosen too. With several partitions, truncates are refused.
+    """
 
     state: StateDeclaration
+    partitions: int = 1
     _chosen: pa.Table | None = None
     _waiting: list[pa.Table] = field(default_factory=list)
     _waiting_rows: int = 0
     _rows: int = 0
     _refused: dict[str, Figures] = field(default_factory=dict)
+    _truncate: tuple[int, int] | None = None
+    """Partition and offset of the last truncate."""
 
     @property
     def columns(self) -> list[str]:
@@ -168,9 +176,8 @@ class Choice:
         self._rows += rows.num_rows
         if not self.state.has_deletes:
             rows = self._without(rows, rows[TOMBSTONE], NO_VALUE)
-        if self.state.deletes == "debezium":
-            truncates = pc.fill_null(pc.equal(rows[self.state.operation], debezium.TRUNCATE), False)
-            rows = self._without(rows, truncates, TRUNCATE)
+        if self.state.has_truncates:
+            rows = self._without_truncates(rows)
         keys = key_columns(rows, self.state)
         lacking = pc.is_null(keys[0])
         for key in keys[1:]:
@@ -193,6 +200,16 @@ class Choice:
         """Return the positions of the chosen records, and the window's figures."""
         self._choose()
         chosen = self._chosen
+        if self._truncate is not None:
+            partition, offset = self._truncate
+            if chosen is not None:
+                chosen = chosen.filter(pc.greater(chosen[_OFFSET], offset))
+            places, figures = self._found(chosen)
+            others = places.get(partition, np.zeros(0, np.int64))
+            return {partition: np.concatenate([np.array([offset], np.int64), others])}, figures
+        return self._found(chosen)
+
+    def _found(self, chosen: pa.Table | None) -> tuple[Offsets, dict[str, Figures]]:
         if chosen is None:
             return {}, self._figures(0, Figures())
         partitions, offsets = chosen[_PARTITION].to_numpy(), chosen[_OFFSET].to_numpy()
@@ -203,8 +220,18 @@ class Choice:
     def _figures(self, chosen: int, several: Figures) -> dict[str, Figures]:
         """Return the figures that are not zero, but always the number of superseded records."""
         refused = sum(figures.failing for figures in self._refused.values())
+        chosen += self._truncate is not None
         found = {SUPERSEDED: Figures(self._rows, self._rows - refused - chosen), SEVERAL_PARTITIONS: several}
         return {name: f for name, f in {**found, **self._refused}.items() if f.failing or name == SUPERSEDED}
+
+    def _without_truncates(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        truncates = truncates_of(rows, self.state)
+        if self.partitions > 1 or not truncates.true_count:
+            return self._without(rows, truncates, TRUNCATE)
+        own = rows.filter(truncates)
+        last = own[_PARTITION][0].as_py(), pc.max(own[_OFFSET]).as_py()
+        self._truncate = last if self._truncate is None else max(self._truncate, last)
+        return rows.filter(pc.invert(truncates))
 
     def _without(self, rows: pa.RecordBatch, refused: pa.BooleanArray, name: str) -> pa.RecordBatch:
         """Return the rows that are not refused, and count the others."""
@@ -254,20 +281,32 @@ def key_columns(rows: pa.RecordBatch, state: StateDeclaration) -> list[pa.Array]
 
 
 def deletes_of(rows: pa.RecordBatch, state: StateDeclaration) -> pa.BooleanArray:
-    """Return, for each decoded row, whether it deletes its key. Pure."""
-    if state.deletes != "debezium":
+    """Return, for each decoded row, whether it deletes its key or, as a truncate, all keys. Pure."""
+    if not state.has_truncates:
         return rows[TOMBSTONE]
-    return pc.or_(rows[TOMBSTONE], pc.fill_null(pc.equal(rows[state.operation], debezium.DELETE), False))
+    deletes = pc.is_in(rows[state.operation], value_set=pa.array([debezium.DELETE, debezium.TRUNCATE]))
+    return pc.or_(rows[TOMBSTONE], deletes)
+
+
+def truncates_of(rows: pa.RecordBatch, state: StateDeclaration) -> pa.BooleanArray:
+    """Return, for each decoded row, whether it deletes all keys. Pure."""
+    if not state.has_truncates:
+        return pa.repeat(pa.scalar(False), rows.num_rows)
+    return pc.is_in(rows[state.operation], value_set=pa.array([debezium.TRUNCATE]))
 
 
 def changes_of(rows: pa.RecordBatch, state: StateDeclaration, generation: int, layout: pa.Schema) -> pa.RecordBatch:
-    """Return decoded rows as changes with the columns `layout`. Deletes only have a key. Pure."""
-    deletes = deletes_of(rows, state)
+    """Return decoded rows as changes with the columns `layout`. Deletes only have a key, and truncates not even that. Pure."""
+    deletes, keys = deletes_of(rows, state), key_columns(rows, state)
+    truncates = truncates_of(rows, state)
+    if truncates.true_count:
+        named = pc.if_else(truncates, None, pa.array(np.arange(rows.num_rows)))
+        keys = [key.take(named) for key in keys]
     own: dict[str, Any] = {
         GENERATION: pa.repeat(pa.scalar(generation, pa.int32()), rows.num_rows),
         DELETED: deletes,
         "topic_id": rows["topic_id"].dictionary_encode(),
-        **dict(zip(state.key, key_columns(rows, state), strict=True)),
+        **dict(zip(state.key, keys, strict=True)),
     }
     held = {*rows.schema.names} - set(own)
     values = _without_values(rows, [name for name in held if name not in PLACE], deletes)

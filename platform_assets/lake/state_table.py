@@ -67,7 +67,8 @@ class FoldMetadata:
     The rows follow from the table of changes with the Delta id `changes_id`, as it was after the commit `changes`, by
     the rules with the digest `declaration`. `through` is the newest window that was folded, or an empty text. `windows`
     is the number of windows that this fold added or replaced. `rows` and `content` are the digest of all rows. `erases`
-    is true if past files may have erased records, so that they have to be deleted.
+    is true if past files may have erased records, so that they have to be deleted. `truncated` is the window of the last
+    truncate, or an empty text.
     """
 
     fold_id: str
@@ -81,19 +82,23 @@ class FoldMetadata:
     rows: int = 0
     content: int = 0
     erases: bool = False
+    truncated: str = ""
 
     @property
     def digest(self) -> Digest:
         """The digest of all rows."""
         return Digest(self.rows, self.content)
 
-    def with_digest(self, digest: Digest) -> FoldMetadata:
-        """Return the metadata with the digest of all rows."""
-        return replace(self, rows=digest.rows, content=digest.total)
+    def of(self, digest: Digest, truncated: str = "") -> FoldMetadata:
+        """Return the metadata with the digest of all rows, and with the window of the last truncate."""
+        return replace(self, rows=digest.rows, content=digest.total, truncated=truncated)
 
     def to_json(self) -> str:
         """Return the commit's `userMetadata`."""
         fields = asdict(self)
+        if not self.truncated:
+            # Releases that do not know the field refuse it.
+            del fields["truncated"]
         # A sum of 64-bit hashes needs more digits than other readers of JSON keep.
         return json.dumps({FOLD_KEY: _VERSION, **fields, "content": f"{self.content:x}"}, separators=(",", ":"))
 

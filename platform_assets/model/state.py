@@ -13,7 +13,8 @@ from platform_assets.model import debezium
 CODE_VERSION: Final = 1
 """Version of the rules that choose a record for each key.
 
-A release that changes the rules raises this version, so that the changes of all windows are made again.
+A release that changes the rules raises this version, so that the changes of all windows are made again. Rules that read
+the operation of change events are one version ahead.
 """
 
 POSITION: Final = "position"
@@ -32,13 +33,13 @@ SUPERSEDED: Final = "superseded"
 NO_VALUE: Final = "without a value"
 NO_KEY: Final = "without a key"
 NO_VERSION: Final = "without a version"
-TRUNCATE: Final = "of a truncate"
+TRUNCATE: Final = "of a truncate, in a topic with several partitions"
 SEVERAL_PARTITIONS: Final = "keys in several partitions"
 """Names of the figures of a window. superseded: records that another record of their key replaces; without a value:
 tombstones of a topic whose state has no deletes; without a key: records with a null in a key column; without a version:
 records with a null in the version column; of a truncate: change events that delete all rows of a table in the
-database, but no key of the state; keys in several partitions: keys with records in more than one partition,
-between which the order is fixed but arbitrary."""
+database, but no key of the state, because nothing tells which records of other partitions come before them; keys in
+several partitions: keys with records in more than one partition, between which the order is fixed but arbitrary."""
 REFUSED: Final = (NO_VALUE, NO_KEY, NO_VERSION, TRUNCATE)
 """Figures of records that are in no row and that no other record replaces: dead letters of the state."""
 
@@ -90,6 +91,11 @@ class StateDeclaration:
         return self.deletes != "none"
 
     @property
+    def has_truncates(self) -> bool:
+        """True if one record can delete all keys. Its change has null in each key column."""
+        return self.deletes == "debezium"
+
+    @property
     def version(self) -> str | None:
         """The column that comes before the position in the order; None without one."""
         return None if self.order == POSITION else self.order
@@ -98,12 +104,12 @@ class StateDeclaration:
     def digest(self) -> str:
         """Digest of everything that determines which record of a key counts."""
         what = {
-            "code": CODE_VERSION,
+            "code": CODE_VERSION + self.has_truncates,
             "key": self.key,
             "order": self.order,
             "deletes": self.deletes,
             "keep": self.keep,
         }
-        if self.deletes == "debezium":
+        if self.has_truncates:
             what["operation"] = self.operation
         return hashlib.sha256(json.dumps(what, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]

@@ -24,7 +24,7 @@ from platform_assets.engines.folding import fold as folding
 from platform_assets.lake import state_table
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.decisions import Author
-from platform_assets.model.state import StateDeclaration
+from platform_assets.model.state import Deletes, StateDeclaration
 from platform_assets.orchestration import state_definitions, state_status
 from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 from platform_assets.orchestration.names import STATE_TAG, fold_job, fold_op, load_job, state_keys, state_tag
@@ -200,10 +200,10 @@ def test_checks_find_a_wrong_fold(
     """Rows that a fold itself writes wrongly, so that its own commit describes them."""
     plain = folding.folded
 
-    def wrong(live: Any, dead: Any, changes: Any, state: Any) -> Any:
+    def wrong(live: Any, dead: Any, changes: Any, *rest: Any) -> Any:
         if fault == "older" and changes is not None:
             changes = changes.filter(pc.not_equal(changes["window"], topic.windows[-1].key))
-        rows, deleted = plain(live, dead, changes, state)
+        rows, deleted = plain(live, dead, changes, *rest)
         if fault == "missing":
             rows = rows.slice(1)
         if fault == "twice":
@@ -354,12 +354,12 @@ def test_columns_may_have_any_name_in_the_code_for_fresh_rows(topic: DecodedTopi
     assert all("OR 1=1" not in text for text in texts.values())
 
 
-@pytest.mark.parametrize("keep", ["last", "first"])
+@pytest.mark.parametrize(("keep", "deletes"), [("last", "tombstone"), ("last", "debezium"), ("first", "none")])
 def test_fresh_rows_are_those_of_a_dictionary(
-    tmp_path: Path, rng: random.Random, keep: Literal["last", "first"]
+    tmp_path: Path, rng: random.Random, keep: Literal["last", "first"], deletes: Deletes
 ) -> None:
     """Random changes, of which some windows are in the state already, also windows after one that is not."""
-    declared = StateDeclaration(("id", "part"), deletes="tombstone" if keep == "last" else "none", keep=keep)
+    declared = StateDeclaration(("id", "part"), deletes=deletes, keep=keep)
     names = (
         "id",
         "part",
@@ -376,14 +376,17 @@ def test_fresh_rows_are_those_of_a_dictionary(
         for offset, n in enumerate(rng.sample(range(12), 7)):
             deleted = keep == "last" and rng.random() < 0.4
             amount = None if deleted else rng.randrange(99)
-            changes.append(
-                (n // 2, "ab"[n % 2], amount, 1, f"2026-01-0{window + 1}", n % 3, 10 * window + offset, window, deleted)
-            )
+            key = (n // 2, "ab"[n % 2])
+            place = (1, f"2026-01-0{window + 1}", n % 3, 10 * window + offset, window)
+            changes.append((*key, amount, *place, deleted))
+        if deletes == "debezium" and rng.random() < 0.3:
+            changes.append((None, None, None, 1, f"2026-01-0{window + 1}", 3, 10 * window + 9, window, True))
 
     def folded(windows: Collection[str]) -> list[dict[str, Any]]:
         best: dict[Any, tuple[Any, ...]] = {}
         for change in sorted(changes, key=lambda c: c[3:7], reverse=keep == "first"):
             if change[4] in windows:
+                best = {} if change[0] is None else best
                 best[change[:2]] = change
         return [dict(zip(names, each, strict=True)) for each in best.values()]
 

@@ -68,15 +68,15 @@ class MadeChanges:
         self.windows[window] = list(rows)
         self.at_version[made.version] = {key: list(each) for key, each in self.windows.items()}
 
-    def live(self, version: int | None = None) -> dict[int, Row]:
+    def live(self, version: int | None = None) -> dict[Any, Row]:
         """Return the rows of the table of live keys by key. Fails if a key occurs twice."""
         return self._by_key("state", version)
 
-    def dead(self) -> dict[int, Row]:
+    def dead(self) -> dict[Any, Row]:
         """Return the rows of the table of deleted keys by key. Fails if a key occurs twice."""
         return self._by_key("state_deleted", None)
 
-    def _by_key(self, kind: str, version: int | None) -> dict[int, Row]:
+    def _by_key(self, kind: str, version: int | None) -> dict[Any, Row]:
         rows = pl.scan_delta(str(self.root / kind / _TOPIC), version=version).collect().to_dicts()
         found = {row["id"]: row for row in rows}
         assert len(found) == len(rows), "a key occurs twice"

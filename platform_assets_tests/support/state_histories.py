@@ -38,12 +38,15 @@ def place(row: Row, state: StateDeclaration) -> tuple[Any, ...]:
     return own if state.version is None else (row[state.version], *own)
 
 
-def expected(windows: dict[str, list[Row]], state: StateDeclaration) -> tuple[dict[int, Row], dict[int, Row]]:
+def expected(windows: dict[str, list[Row]], state: StateDeclaration) -> tuple[dict[Any, Row], dict[Any, Row]]:
     """Return the live rows and the deleted keys that a replay of all changes, one after another, gives."""
-    now: dict[int, Row] = {}
+    now: dict[Any, Row] = {}
     rows = sorted((row for rows in windows.values() for row in rows), key=lambda row: place(row, state))
     for row in rows if state.keep == "last" else reversed(rows):
         now[row["id"]] = row
+        if row["id"] is None:
+            # A truncate.
+            now = {None: row}
     live = {key: {n: row[n] for n in LIVE.names} for key, row in now.items() if not row["deleted"]}
     return live, {key: {n: row[n] for n in DEAD.names} for key, row in now.items() if row["deleted"]}
 
@@ -87,6 +90,7 @@ class History:
     live_version: int = -1
     dead_version: int = -1
     rebuilds: int = 0
+    truncated: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -106,14 +110,15 @@ class History:
             partition = self.random.randrange(partitions)
             offset = self._offsets.get((generation, partition), 0)
             self._offsets[generation, partition] = offset + self.random.randint(1, 3)
-            deleted = self.state.deletes == "tombstone" and self.random.random() < 0.4
+            is_truncate = self.state.has_truncates and self.random.random() < 0.1
+            deleted = is_truncate or (self.state.has_deletes and self.random.random() < 0.4)
             yield {
                 "kafka_partition": partition,
                 "kafka_offset": offset,
                 "kafka_timestamp": None,
                 "generation": generation,
                 "deleted": deleted,
-                "id": self.random.randrange(self.keys),
+                "id": None if is_truncate else self.random.randrange(self.keys),
                 "name": None if deleted else f"{window} {partition} {offset}",
                 "rev": None if deleted else self.random.randrange(4),
                 "window": window,
@@ -139,7 +144,7 @@ class History:
     def fold(self, *, buckets: int = 1, crashes: bool = False, again: bool = False) -> None:
         """Fold the pending loads. With `crashes`, end between the two commits; with `again`, apply all loads again."""
         since = min(self.live_version, self.dead_version)
-        planned = plan(self.loads[since + 1 :], self.live_version, self.dead_version)
+        planned = plan(self.loads[since + 1 :], self.live_version, self.dead_version, self.truncated)
         live, dead = MemorySide(LIVE, self.live), MemorySide(DEAD, self.dead)
         names = planned.windows
         if planned.rebuild:
@@ -151,7 +156,7 @@ class History:
             )
         elif again:
             names = frozenset(self.windows)
-        fold(
+        made = fold(
             FoldOrder(
                 self.state, live, dead, names,
                 lambda: self._blocks([w for w in self.windows if w in names]),
@@ -160,6 +165,7 @@ class History:
             )
         )  # fmt: skip
         self.dead, self.dead_version = dead.taken(), len(self.loads) - 1
+        self.truncated = {made.truncated, *(self.truncated if crashes else ())} - {""}
         if not crashes:
             self.live, self.live_version = live.taken(), len(self.loads) - 1
 
@@ -196,7 +202,7 @@ def replace_values(row: Row, chance: random.Random) -> Row:
     return {**row, "name": f"again {chance.randrange(1000)}"}
 
 
-def by_key(rows: pa.Table) -> dict[int, Row]:
+def by_key(rows: pa.Table) -> dict[Any, Row]:
     """Return rows by key. Fails if a key occurs twice."""
     found = {row["id"]: row for row in rows.to_pylist()}
     assert len(found) == rows.num_rows
@@ -208,9 +214,10 @@ STATES = (
     StateDeclaration(("id",), order="rev", deletes="none"),
     StateDeclaration(("id",), deletes="none", keep="first"),
     StateDeclaration(("id",), order="rev", deletes="none", keep="first"),
+    StateDeclaration(("id",), deletes="debezium"),
 )
 
 
 def history(seed: str) -> History:
     """Return the history of a seed."""
-    return History(seed, random.Random(f"state {seed}").choices(STATES, [6, 2, 1, 1])[0])
+    return History(seed, random.Random(f"state {seed}").choices(STATES, [6, 2, 1, 1, 4])[0])

@@ -168,7 +168,8 @@ class LakeHistory:
         table = self._any_table("state", "state_deleted")
         ids = [] if table is None else table.to_pyarrow_table(columns=["id"])["id"].to_pylist()
         if table is not None and ids:
-            table.delete(f"id = {self._random.choice(sorted(ids))}")
+            id = self._random.choice(sorted(ids, key=str))
+            table.delete("id IS NULL" if id is None else f"id = {id}")
 
     def _any_table(self, *kinds: str) -> DeltaTable | None:
         """Return one of these tables that exists; None if the chosen one does not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,13 +14,16 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets.checks import changes as checks
+from platform_assets.checks import state as state_checks
 from platform_assets.engines import changes as engine
+from platform_assets.engines.folding import fold
 from platform_assets.ledger.entries import RecordedCut
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.state import NO_KEY, TRUNCATE, StateDeclaration
 from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.change_events import event
 from platform_assets_tests.support.decoded_topic import DecodedTopic
+from platform_assets_tests.support.made_changes import DAYS, MadeChanges, change
 from testbed import samples
 from testbed.samples import Keyed
 
@@ -68,11 +71,16 @@ Place = tuple[int, str, int, int]
 """Generation, window, partition and offset."""
 
 
-def replayed(notes: Mapping[Place, Note]) -> dict[int, tuple[Place, dict[str, Any] | None]]:
-    """Return the last record of each key and its row, None for a delete: a plain replay, without the product's code."""
-    now: dict[int, tuple[Place, dict[str, Any] | None]] = {}
+def replayed(
+    notes: Mapping[Place, Note], ordered: Collection[str]
+) -> dict[int | None, tuple[Place, dict[str, Any] | None]]:
+    """Return the last record of each key and its row, None for a delete: a plain replay, without the product's code. The
+    last truncate in one of the windows `ordered`, which have one partition, has no key, and deletes all keys before it."""
+    now: dict[int | None, tuple[Place, dict[str, Any] | None]] = {}
     for place in sorted(notes):
         note = notes[place]
+        if note.operation == "t" and not note.damaged and place[1] in ordered:
+            now = {None: (place, None)}
         if note.operation != "t" and note.id is not None and not note.damaged:
             now[note.id] = (place, None if note.operation in ("d", TOMBSTONE) else note.row)
     return now
@@ -88,12 +96,14 @@ def place_of(row: Mapping[str, Any]) -> Place:
     return row["generation"], row["window"], row["kafka_partition"], row["kafka_offset"]
 
 
-def held(found: list[dict[str, Any]]) -> dict[int, tuple[Place, dict[str, Any] | None]]:
-    """Return the newest change of each key, and its row."""
-    now: dict[int, tuple[Place, dict[str, Any] | None]] = {}
+def held(found: list[dict[str, Any]]) -> dict[int | None, tuple[Place, dict[str, Any] | None]]:
+    """Return the newest change of each key, and its row. Changes before the last truncate do not count."""
+    now: dict[int | None, tuple[Place, dict[str, Any] | None]] = {}
     for row in sorted(found, key=place_of):
         of_delete = {name: row[name] for name in ("name", "tags", "change_operation", "change_tx_id")}
         assert not row["deleted"] or set(of_delete.values()) == {None}, "a delete has only a key"
+        if row["id"] is None:
+            now = {}
         now[row["id"]] = (
             place_of(row),
             None if row["deleted"] else {name: row[name] for name in ("id", "name", "tags")},
@@ -177,16 +187,25 @@ class History:
     def judge(self) -> None:
         """Compare the changes with the notes, for each window and for all of them."""
         found, said = rows(self.topic), f"seed {self.seed}"
+        ordered = {window.key for window in self.topic.windows if len(window.ranges.by_partition) == 1}
         for window in self.topic.windows:
             own = {p: n for p, n in self.notes.items() if p[:2] == (window.generation, window.key)}
             of_window = [row for row in found if row["window"] == window.key]
-            assert held(of_window) == replayed(own), f"{said}, window {window.key}"
-            assert len(of_window) == len(replayed(own)), f"{said}: a key has two rows"
+            assert held(of_window) == replayed(own, ordered), f"{said}, window {window.key}"
+            assert len(of_window) == len(replayed(own, ordered)), f"{said}: a key has two rows"
             figures = self.topic.ledger.receipts(self.topic.declaration.changes_table)[window.key].figures or {}
             truncates = sum(note.operation == "t" and not note.damaged for note in own.values())
-            assert (figures[TRUNCATE].failing if TRUNCATE in figures else 0) == truncates, said
+            refused = 0 if window.key in ordered else truncates
+            assert (figures[TRUNCATE].failing if TRUNCATE in figures else 0) == refused, said
             assert NO_KEY not in figures, said
-        assert held(found) == replayed(self.notes), said
+        expected = replayed(self.notes, ordered)
+        assert held(found) == expected, said
+        TopicState("orders", STATE, self.topic.lake).fold()
+        live, dead = (
+            {row["id"]: place_of(row) for row in rows(self.topic, kind)} for kind in ("state", "state_deleted")
+        )
+        assert live == {id: place for id, (place, row) in expected.items() if row is not None}, said
+        assert dead == {id: place for id, (place, row) in expected.items() if row is None}, said
         judged = checks.conserved(checks.windows_of(self.topic.declaration, self.topic.ledger))
         assert judged.passed, f"{said}: {judged}"
 
@@ -206,11 +225,15 @@ def test_changes_of_random_histories_are_those_of_a_dictionary(
 
 
 def made(
-    root: Path, *records: Keyed, decode: DecodeDeclaration = DECODE, state: StateDeclaration = STATE
+    root: Path,
+    *records: Keyed,
+    decode: DecodeDeclaration = DECODE,
+    state: StateDeclaration = STATE,
+    partitions: int = 1,
 ) -> DecodedTopic:
     """Return a topic with one window, whose changes are made."""
     topic = DecodedTopic(root, "orders", decode)
-    topic.state = state
+    topic.state, topic.partitions = state, partitions
     (key,) = topic.load(records)
     topic.decode()
     topic.changer.make(key)
@@ -298,12 +321,71 @@ def test_records_can_be_identified_by_the_whole_record_key(tmp_path: Path) -> No
     }  # fmt: skip
 
 
-def test_a_truncate_is_named_with_its_place_and_a_remedy(tmp_path: Path) -> None:
-    topic = made(tmp_path, Note("c", 1, "a").record, Note("t").record, Note("c", 2, "b").record)
-    assert {row["id"] for row in rows(topic)} == {1, 2}
+def test_a_truncate_deletes_all_rows_before_it(tmp_path: Path) -> None:
+    """Whatever their windows, and in whatever order these are folded."""
+    topic = DecodedTopic(tmp_path, "orders", DECODE)
+    topic.state = STATE
+    first = [Note("c", 1, "a"), Note("c", 2, "b"), Note("d", 3)]
+    second = [Note("c", 4, "c"), Note("t"), Note("c", 2, "again")]
+    keys = topic.load(*([note.record for note in notes] for notes in (first, second, [Note("c", 5, "d")])))
+    topic.decode()
+    state = TopicState("orders", STATE, topic.lake)
+    for key in (keys[1], keys[0], keys[2]):
+        topic.changer.make(key)
+        state.fold()
+        assert {row["id"] for row in rows(topic, "state")} == ({2, 5} if key == keys[2] else {2})
+        assert [(row["id"], row["kafka_offset"]) for row in rows(topic, "state_deleted")] == [(None, 4)]
+    assert [(row["id"], row["deleted"]) for row in rows(topic) if row["window"] == keys[1]] == [
+        (None, True),
+        (2, False),
+    ]
+    windows = checks.windows_of(topic.declaration, topic.ledger)
+    assert checks.conserved(windows).passed
+    assert checks.placed(windows).passed
+    assert state.compare().is_equal
+    for found in state_checks.results(topic.declaration, STATE, topic.ledger, seed="1"):
+        assert found.passed, found
+
+
+def test_rows_come_back_if_the_window_of_a_truncate_has_none_any_more(tmp_path: Path) -> None:
+    made = MadeChanges(tmp_path, STATE)
+    first, second, third = DAYS[:3]
+    made.load(first, [change(1, first, 0, "a"), change(2, first, 1, None)])
+    made.load(second, [change(3, second, 2, "b"), {**change(0, second, 3, None), "id": None}])
+    made.load(third, [change(4, third, 5, "c")])
+    made.state().fold()
+    assert (list(made.live()), list(made.dead())) == ([4], [None])
+    made.load(second, [change(3, second, 2, "b")])
+    assert made.state().fold().reason == f"window {second}, which had a truncate, has been replaced"
+    assert (sorted(made.live()), list(made.dead())) == ([1, 3, 4], [2])
+    made.check()
+
+
+def test_a_row_from_before_a_truncate_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [[Note("c", 1, "a").record, Note("c", 2, "b").record], [Note("t").record]]
+    topic = DecodedTopic(tmp_path, "orders", DECODE)
+    topic.state = STATE
+    keys = topic.load(*records)
+    topic.decode()
+    for key in keys:
+        topic.changer.make(key)
+    monkeypatch.setattr(fold, "_kept", lambda rows, truncate: rows)
+    TopicState("orders", STATE, topic.lake).fold()
+    assert {row["id"] for row in rows(topic, "state")} == {1, 2}
+    results = {r.check: r for r in state_checks.results(topic.declaration, STATE, topic.ledger, seed="1")}
+    assert results[state_checks.EQUALS].alarming
+    assert f"before the truncate in window {keys[1]}" in results[state_checks.EQUALS].headline
+
+
+def test_a_truncate_in_several_partitions_is_named_with_its_place_and_a_remedy(tmp_path: Path) -> None:
+    notes = [Note("c", 1, "a"), Note("c", 2, "b"), Note("c", 3, "c"), Note("t")]
+    topic = made(tmp_path, *(note.record for note in notes), partitions=2)
+    assert {row["id"] for row in rows(topic)} == {1, 2, 3}
     windows = checks.windows_of(topic.declaration, topic.ledger)
     (found,) = checks.placed(windows).findings
-    assert found.detail == "1 record of a truncate, for example partition 0 offset 1"
+    assert (
+        found.detail == "1 record of a truncate, in a topic with several partitions, for example partition 1 offset 1"
+    )
     assert "still in the state" in found.remedy
     assert checks.has_truncates(windows)
     assert checks.conserved(windows).passed

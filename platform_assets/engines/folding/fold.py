@@ -6,10 +6,10 @@ per table, sorted by key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from platform_assets.engines.decoding.digests import measured
 from platform_assets.engines.folding.buckets import Bucketed
-from platform_assets.engines.folding.winners import Hashes, key_hashes, winners
+from platform_assets.engines.folding.winners import Hashes, after, key_hashes, winners
 from platform_assets.model.digest import Measured
 from platform_assets.model.state import StateDeclaration
 
@@ -66,12 +66,26 @@ class FoldOrder:
     count: int
 
 
-def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, all: None) -> tuple[Measured, Measured]:
-    """Write new rows for all live and deleted keys, and return the digests of both.
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """The result of a fold: the digests of live and deleted keys. `truncated` is the window of the last truncate, or an
+    empty text."""
+
+    live: Measured
+    dead: Measured
+    truncated: str
+
+
+def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, all: None) -> Folded:
+    """Write new rows for all live and deleted keys.
 
     A pending window may have been folded before, with other rows. So rows that come from it are dropped, and their keys
     are computed again from all changes. A row of that window that is not in the state needs nothing: it lost to another
     row of its key, and this row is still there.
+
+    A truncate is a row of the changes and of the deleted keys without a key. The last one deletes all rows before it,
+    whatever bucket they are in, so nothing else has to be known about these: their keys are in neither table. If the last
+    truncate itself is gone, the state is made from all changes.
     """
     live, dead = Measured.of_nothing(), Measured.of_nothing()
     with (
@@ -79,30 +93,39 @@ def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, a
         closing(_Present(order.live, order)) as of_live,
         closing(_Present(order.dead, order)) as of_dead,
     ):
-        changes.add(order.changes())
-        again = _hashes_from(order)
+        truncates = _Truncates(order)
+        changes.add(truncates.apart(order.changes()))
+        again = _hashes_from(order, truncates)
         if again.size:
-            changes.add(_with_hashes(order, again))
+            changes.add(truncates.apart(_with_hashes(order, again)))
+        last = truncates.last()
+        place = last.to_pylist()[0] if last.num_rows else None
         for number in range(order.count):
-            found = folded(of_live.bucket(number), of_dead.bucket(number), changes.bucket(number), order.state)
+            found = folded(of_live.bucket(number), of_dead.bucket(number), changes.bucket(number), order.state, place)
+            if number == 0 and place is not None:
+                found = found[0], pa.concat_tables([found[1], last])
             for side, rows in zip((order.live, order.dead), found, strict=True):
                 if rows.num_rows:
                     side.write(number, order.count, rows)
             live, dead = live + digests_of(found[0]), dead + digests_of(found[1])
             progress(number + 1, order.count)
-    return live, dead
+    return Folded(live, dead, "" if place is None else place[WINDOW])
 
 
 def folded(
-    live: pa.Table, dead: pa.Table, changes: pa.Table | None, state: StateDeclaration
+    live: pa.Table,
+    dead: pa.Table,
+    changes: pa.Table | None,
+    state: StateDeclaration,
+    truncate: Mapping[str, Any] | None = None,
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the live rows and the deleted keys after `changes`, each sorted by key. Pure.
+    """Return the live rows and the deleted keys after `changes` and the last `truncate`, each sorted by key. Pure.
 
     `live` and `dead` may have the same key if the last fold ended after its first commit; the changes that the other
     table lacks then decide.
     """
     if changes is None or not changes.num_rows:
-        return _sorted(live, state.key), _sorted(dead, state.key)
+        return _sorted(_kept(live, truncate), state.key), _sorted(_kept(dead, truncate), state.key)
     among = np.unique(key_hashes(changes, state.key))
     touched = [np.isin(key_hashes(rows, state.key), among) for rows in (live, dead)]
     columns = changes.schema
@@ -119,9 +142,49 @@ def folded(
     now_dead = won.filter(is_deleted).select(dead.column_names).cast(dead.schema)
     kept = [rows.filter(pa.array(~hit)) for rows, hit in zip((live, dead), touched, strict=True)]
     return (
-        _sorted(pa.concat_tables([kept[0], now_live]), state.key),
-        _sorted(pa.concat_tables([kept[1], now_dead]), state.key),
+        _sorted(_kept(pa.concat_tables([kept[0], now_live]), truncate), state.key),
+        _sorted(_kept(pa.concat_tables([kept[1], now_dead]), truncate), state.key),
     )
+
+
+def _kept(rows: pa.Table, truncate: Mapping[str, Any] | None) -> pa.Table:
+    """Return the rows that a truncate does not delete."""
+    return rows if truncate is None else rows.filter(after(rows, truncate))
+
+
+class _Truncates:
+    """The truncates among rows that are read. Only the last one is kept, with the columns of deleted keys."""
+
+    def __init__(self, order: FoldOrder) -> None:
+        self._order = order
+        self._found = [order.dead.columns.empty_table()]
+
+    def apart(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that are not truncates, and keep the others."""
+        if not self._order.state.has_truncates:
+            yield from blocks
+            return
+        for block in blocks:
+            is_truncate = _is_truncate(block, self._order)
+            if not is_truncate.true_count:
+                yield block
+                continue
+            self.add(block.filter(is_truncate))
+            if (others := block.filter(pc.invert(is_truncate))).num_rows:
+                yield others
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add truncates."""
+        columns = self._order.dead.columns
+        self._found.append(pa.Table.from_batches([rows]).select(columns.names).cast(columns))
+
+    def last(self) -> pa.Table:
+        """Return the last truncate; no row if there is none."""
+        return winners(pa.concat_tables(self._found), self._order.state)
+
+
+def _is_truncate(rows: pa.RecordBatch | pa.Table, order: FoldOrder) -> Any:
+    return pc.is_null(rows[order.state.key[0]])
 
 
 def _as(rows: pa.Table, columns: pa.Schema, *, deleted: bool) -> pa.Table:
@@ -137,12 +200,17 @@ def _sorted(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in key]))
 
 
-def _hashes_from(order: FoldOrder) -> Hashes:
-    """Return the hashes of the keys whose present row comes from a pending window."""
+def _hashes_from(order: FoldOrder, truncates: _Truncates) -> Hashes:
+    """Return the hashes of the keys whose present row comes from a pending window. Add the present truncate, unless it comes
+    from one too."""
     found = [np.zeros(0, np.uint64)]
     for side in (order.live, order.dead):
         for block in side.blocks():
-            of_window = block.filter(_is_in(block, order.windows))
+            is_pending = _is_in(block, order.windows)
+            of_window = block.filter(is_pending)
+            if side is order.dead and order.state.has_truncates:
+                is_kept = pc.and_(_is_truncate(block, order), pc.invert(is_pending))
+                truncates.add(block.filter(is_kept))
             if of_window.num_rows:
                 found.append(key_hashes(of_window, order.state.key))
     return np.unique(np.concatenate(found))
@@ -173,10 +241,12 @@ class _Present:
             self._divided.add(side.blocks())
 
     def bucket(self, number: int) -> pa.Table:
-        """Return the rows of a bucket."""
+        """Return the rows of a bucket, without the truncate."""
         rows = self._side.bucket(number) if self._divided is None else self._divided.bucket(number)
         if rows is None:
             return self._side.columns.empty_table()
+        if self._order.state.has_truncates:
+            rows = rows.filter(pc.invert(_is_truncate(rows, self._order)))
         return rows.filter(pc.invert(_is_in(rows, self._order.windows)))
 
     def close(self) -> None:

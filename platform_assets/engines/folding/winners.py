@@ -7,8 +7,8 @@ minimum): rows may be compared in any order, in any groups, and repeatedly.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,16 @@ def winners(rows: pa.Table, state: StateDeclaration) -> pa.Table:
     grouped = pa.table({**keys, "place": places}).group_by(list(keys), use_threads=False)
     chosen = grouped.aggregate([("place", best)])[f"place_{best}"].to_numpy()
     return rows if len(chosen) == rows.num_rows else rows.take(pa.array(order[chosen]))
+
+
+def after(rows: pa.Table, place: Mapping[str, Any]) -> pa.ChunkedArray:
+    """Return, for each row, whether its position comes after `place`, which has a value for each of `POSITION_COLUMNS`.
+    Pure."""
+    found: Any = pa.scalar(False)
+    for name in reversed(POSITION_COLUMNS):
+        value = pa.scalar(place[name], rows.schema.field(name).type)
+        found = pc.or_(pc.greater(rows[name], value), pc.and_(pc.equal(rows[name], value), found))
+    return found
 
 
 def ascending(rows: pa.Table, version: str | None = None) -> npt.NDArray[np.int64]:

@@ -250,6 +250,7 @@ class WindowChanger:
             layout=layout,
             load_id=load_id,
             records_per_file=d.records_per_file,
+            partitions=len(decoded.ranges.by_partition),
             **{"field_ids": NO_IDS, **of_files},  # type: ignore[arg-type]
         )
         try:

@@ -229,7 +229,7 @@ class TopicState:
         )
         try:
             order = self._order(tables, live, dead, windows, from_all=bool(reason))
-            of_live, of_dead = fold(order, progress)
+            made = fold(order, progress)
         except BaseException:
             _discard(live, dead)
             raise
@@ -238,7 +238,7 @@ class TopicState:
         try:
             self.before_step("state_deleted")
             made_dead = state_table.commit(
-                tables.dead, dead.table_columns, dead.written, metadata.with_digest(of_dead.content)
+                tables.dead, dead.table_columns, dead.written, metadata.of(made.dead.content, made.truncated)
             )
         except FoldOutcomeUnknownError:
             raise
@@ -248,7 +248,7 @@ class TopicState:
         try:
             self.before_step("state")
             made_live = state_table.commit(
-                tables.live, live.table_columns, live.written, metadata.with_digest(of_live.content)
+                tables.live, live.table_columns, live.written, metadata.of(made.live.content, made.truncated)
             )
         except FoldOutcomeUnknownError:
             raise
@@ -262,8 +262,8 @@ class TopicState:
             metadata.made,
             tuple(windows),
             rows,
-            of_live.rows,
-            of_dead.rows,
+            made.live.rows,
+            made.dead.rows,
             metadata.through,
             time.monotonic() - began,
             reason,
@@ -287,8 +287,8 @@ class TopicState:
             windows = tables.source.rows_by_window() if from_all else tables.plan.windows
             order = self._order(tables, live, dead, windows, from_all=from_all)
             found.append(fold(order, progress))
-        (live_now, dead_now), (live_remade, dead_remade) = found
-        return Comparison((live_now.content, live_remade.content), (dead_now.content, dead_remade.content))
+        now, remade = found
+        return Comparison((now.live.content, remade.live.content), (now.dead.content, remade.dead.content))
 
     def _create(self) -> None:
         source = ChangesSource.newest(self.changes_folder)
@@ -342,7 +342,8 @@ class TopicState:
             loads = source.loads_since(seen)
         except UnknownChangeError as e:
             return FoldPlan(frozenset(), str(e))
-        planned = plan(loads, live.fold.changes.version, dead.fold.changes.version)
+        truncated = {each.truncated for each in folds if each is not None and each.truncated}
+        planned = plan(loads, live.fold.changes.version, dead.fold.changes.version, truncated)
         # After an erasure, changes may be made again by a load that does not name the erased records itself.
         again = sorted({load.window for load in loads if load.replaces})
         erased = any(erased_of(Ledger(self.lake), self.topic, again).values()) if again else False

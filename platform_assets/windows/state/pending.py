@@ -8,7 +8,7 @@ older table may have lost a key to the replaced rows, and the newer table, which
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -35,12 +35,16 @@ class FoldPlan:
     erases: bool = False
 
 
-def plan(loads: Sequence[ChangesLoad], live: int, dead: int) -> FoldPlan:
+def plan(loads: Sequence[ChangesLoad], live: int, dead: int, truncated: Collection[str] = ()) -> FoldPlan:
     """Plan a fold of `loads`, which are all loads after version min(`live`, `dead`) of the table of changes. The tables
-    of live and deleted keys follow from these two versions."""
+    of live and deleted keys follow from these two versions, and their last truncate is in one of the windows `truncated`.
+    """
     windows = frozenset(load.window for load in loads)
     again = sorted({load.window for load in loads if load.replaces})
     rebuild = ""
     if live != dead and again:
         rebuild = f"the last fold ended between its two commits, and window {again[0]} has been replaced since"
+    if undone := sorted({*again}.intersection(truncated)):
+        # The keys that it deleted are in neither table.
+        rebuild = f"window {undone[0]}, which had a truncate, has been replaced"
     return FoldPlan(windows, rebuild, replaces=bool(again), erases=any(load.erases for load in loads))
