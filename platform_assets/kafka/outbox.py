@@ -48,6 +48,16 @@ REFUSALS: Final = frozenset(
 )
 
 
+def error_of(raised: KafkaException | SystemError) -> KafkaError:
+    """Return the client's error. The client raises a fatal error in the middle of its callbacks for single records, so
+    what the caller gets may be a SystemError that the fatal error has caused. Any other SystemError is raised again."""
+    error = raised if isinstance(raised, KafkaException) else raised.__cause__
+    if not isinstance(error, KafkaException):
+        raise raised
+    found: KafkaError = error.args[0]
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Letter:
     """One record to send, identified by its origin; `headers` are sent unchanged and in this order."""
@@ -235,8 +245,8 @@ def _translating(outbox: Outbox, doing: str, failures: Sequence[KafkaError] = ()
     with more specific messages."""
     try:
         yield
-    except KafkaException as e:
-        errors = [*failures, e.args[0]]
+    except (KafkaException, SystemError) as e:
+        errors = [*failures, error_of(e)]
         refused = next((error for error in errors if error.code() in REFUSALS), None)
         if refused is not None:
             rights = {

@@ -24,7 +24,7 @@ from platform_assets.errors import (
     PublishingRefusedError,
 )
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
-from platform_assets.kafka.outbox import REFUSALS
+from platform_assets.kafka.outbox import REFUSALS, error_of
 from platform_assets.kafka.plain_consumer import consume, plain_consumer
 from platform_assets.kafka.rights import needed
 from platform_assets.model.logs import logger
@@ -200,8 +200,9 @@ class Target:
         single records, which are more specific."""
         try:
             yield
-        except KafkaException as e:
-            error = next((each for each in (*failures, e.args[0]) if each.code() in REFUSALS), e.args[0])
+        except (KafkaException, SystemError) as e:
+            raised = error_of(e)
+            error = next((each for each in (*failures, raised) if each.code() in REFUSALS), raised)
             if error.code() in REFUSALS:
                 rights = {
                     KafkaError.TOPIC_AUTHORIZATION_FAILED: f"`Write` on topics {self.topic!r} and {self.progress_topic!r}",
@@ -234,17 +235,13 @@ class Session:
         with target.translating("a transaction", self.failures):
             producer.begin_transaction()
             try:
-                self._produce_all(records)
-                for key, value in progress.items():
-                    self._produce_one(
-                        target.progress_topic, value, key, partition=_PROGRESS_PARTITION, on_delivery=self.on_delivery
-                    )
+                self._produce_all(records, progress)
                 target.before_step("flush")
                 producer.flush(target.seconds)
                 target.before_step("commit")
                 producer.commit_transaction(target.seconds)
             except BaseException as e:
-                fatal = isinstance(e, KafkaException) and e.args[0].fatal()
+                fatal = isinstance(e, KafkaException | SystemError) and error_of(e).fatal()
                 if not fatal:
                     # An open transaction would delay readers until its timeout. A later session ends it in any case.
                     with suppress(KafkaException):
@@ -253,12 +250,17 @@ class Session:
                 raise
         target.before_step("next")
 
-    def _produce_all(self, records: Iterable[Record]) -> None:
+    def _produce_all(self, records: Iterable[Record], progress: Mapping[bytes, bytes]) -> None:
         try:
             self._produce(records)
+            for key, value in progress.items():
+                self._produce_one(
+                    self.target.progress_topic, value, key, partition=_PROGRESS_PARTITION, on_delivery=self.on_delivery
+                )
         except KafkaException as e:
-            if e.args[0].code() == KafkaError._STATE:
-                # A record was refused meanwhile. The transaction can only be aborted now, and why is said by its commit.
+            if e.args[0].code() in (KafkaError._STATE, KafkaError._FATAL):
+                # A record was refused, or another publisher has taken over. The transaction can only be aborted now, and
+                # why is said by its commit.
                 self.producer.commit_transaction(self.target.seconds)
             raise
 

@@ -17,7 +17,7 @@ from platform_assets.checks.published import gather
 from platform_assets.errors import PublishingInterruptedError, PublishingProgressLostError, PublishingRefusedError
 from platform_assets.kafka import publisher as publisher_module
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.kafka.publisher import Record, Target
+from platform_assets.kafka.publisher import Record, Session, Target
 from platform_assets.lake.vacuum import vacuum
 from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.windows.publish import loads
@@ -84,6 +84,25 @@ def test_two_publishers_at_once_send_each_row_once(broker: Broker, topic: TopicM
         publisher(broker, made, target, before_step=overtake).run()
     assert overtaken == [25]
     assert ids(broker, target) == list(range(25))
+
+
+def test_a_publisher_that_is_overtaken_while_it_sends_says_so(broker: Broker, topic: TopicMaker) -> None:
+    name = topic(partitions=2)
+    target = Target(Cluster.connect(client_settings(broker.bootstrap)), name)
+    target.prepare(None)
+
+    def records(session: Session) -> Iterator[Record]:
+        yield b"1", b"sent", []
+        session.producer.flush(30)
+        target.session()
+        yield from ((b"%d" % n, b"too late", []) for n in range(30))
+
+    # The client may report the failed records before or after the fatal error of the producer.
+    for _ in range(8):
+        session = target.session()
+        with pytest.raises(PublishingInterruptedError, match="another publisher has taken over"):
+            session.send(records(session), {b"progress": b"{}"})
+    assert consumed(broker.bootstrap, name) == []
 
 
 @pytest.mark.parametrize("step", ["first", "flush", "commit", "next"])
