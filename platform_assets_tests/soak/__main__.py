@@ -1,7 +1,7 @@
 """`make soak`: run scenarios, and print the findings.
 
-The scenarios are storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, decisions, states
-and canaries. The exit code is 1 if anything was found, or if something did not recover by itself. A scenario continues
+The scenarios are storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, decisions, states,
+publishers and canaries. The exit code is 1 if anything was found, or if something did not recover by itself. A scenario continues
 after a finding.
 """
 
@@ -31,6 +31,7 @@ from platform_assets_tests.soak import (
     histories,
     matrix,
     outages,
+    publishing,
     races,
     recovery,
     restarts,
@@ -45,7 +46,7 @@ from testbed.homes import engines
 
 SCENARIOS: Final = (
     "storm", "matrix", "outages", "day", "histories", "restarts", "decoders", "recovery", "decisions", "races", "states",
-    "streaming", "canary", *TARGETS,
+    "publishing", "streaming", "canary", *TARGETS,
 )  # fmt: skip
 _SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.delay.ms": "500"}
 
@@ -181,6 +182,13 @@ def _races(report: Report, first: int, seeds: int, rounds: int, root: Path) -> N
                     report.add(races.HEADER, found.line(), found.anomalies)
 
 
+def _publishers(report: Report, first: int, seeds: int, rounds: int, root: Path) -> None:
+    for seed in range(first, first + seeds):
+        with report.going_on(f"publishers of seed {seed}"):
+            found = publishing.run(seed, rounds, root / f"publishing-{seed}")
+            report.add(publishing.HEADER, found.line(), found.anomalies)
+
+
 def _streams(report: Report, first: int, seeds: int, minutes: float, root: Path) -> None:
     for seed in range(first, first + seeds):
         with report.going_on(f"streaming reader of seed {seed}"):
@@ -215,7 +223,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--minutes", type=float, default=3, help="duration of each outage and of each streaming reader, in minutes"
     )
-    parser.add_argument("--rounds", type=int, default=10, help="number of races between upkeep and each rival")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=10,
+        help="number of races between upkeep and each rival, or of disturbed publishers",
+    )
     parser.add_argument(
         "--cell",
         default="",
@@ -258,6 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _states(report, chosen.seed, chosen.seeds, chosen.seconds, root)
     if chosen.scenario in ("races", "all"):
         _races(report, chosen.seed, chosen.seeds, chosen.rounds, root)
+    if chosen.scenario in ("publishing", "all"):
+        _publishers(report, chosen.seed, chosen.seeds, chosen.rounds, root)
     if chosen.scenario in ("streaming", "all"):
         _streams(report, chosen.seed, chosen.seeds, chosen.minutes, root)
     if chosen.scenario in ("canary", "all"):

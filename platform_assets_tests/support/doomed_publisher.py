@@ -1,14 +1,19 @@
 """A publisher in a separate process that a test kills: `python -m platform_assets_tests.support.doomed_publisher`.
 
-It reads one line of JSON (bootstrap, lake, source, target, rows). It prints the name of each step before the step, and
-begins the step after it has read a line from standard input.
+It reads one line of JSON (bootstrap, lake, table, target, rows; optional: key, the column of keys, and seconds, the limit
+of a transaction). It prints the name of each step before the step, and begins the step after it has read a line from
+standard input. It exits with `INTERRUPTED` if another attempt is needed.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
 
+from platform_assets.errors import PublishingInterruptedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
@@ -16,6 +21,21 @@ from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish.publishing import Publisher
 from testbed.clients import client_settings
+
+INTERRUPTED: Final = 3
+
+
+def declared(work: Mapping[str, Any]) -> PublishDeclaration:
+    """Return the declaration of the published topic that `work` describes."""
+    return PublishDeclaration(
+        work["target"],
+        TableRef.parse(work["table"]),
+        Part("bytes", (work["key"],)) if "key" in work else Part("text", ("kafka_offset",)),
+        Part("bytes", ("value",)),
+        tombstones=True,
+        transaction_rows=work["rows"],
+        transaction_timeout=timedelta(seconds=work.get("seconds", 60)),
+    )
 
 
 def main() -> None:
@@ -26,11 +46,12 @@ def main() -> None:
         print(step, flush=True)
         sys.stdin.readline()
 
-    table = TableRef.parse(work["table"])
-    key, value = Part("text", ("kafka_offset",)), Part("bytes", ("value",))
-    declared = PublishDeclaration(work["target"], table, key, value, tombstones=True, transaction_rows=work["rows"])
     cluster, ledger = Cluster.connect(client_settings(work["bootstrap"])), Ledger(Lake.at(work["lake"]))
-    Publisher(declared, ledger, cluster, before_step).run()
+    try:
+        Publisher(declared(work), ledger, cluster, before_step).run()
+    except PublishingInterruptedError as e:
+        print(e, file=sys.stderr)
+        sys.exit(INTERRUPTED)
     print("done", flush=True)
 
 
