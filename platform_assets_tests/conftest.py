@@ -25,7 +25,7 @@ from platform_assets.services.home import Home
 from platform_assets.services.platform import UpOptions
 from platform_assets.services.spark_server import SparkSettings
 from platform_assets_tests.support import browser as browsers
-from platform_assets_tests.support import in_process, lake_switch, parts, schedule, turns
+from platform_assets_tests.support import in_process, lake_switch, parts, schedule, turns, variants
 from platform_assets_tests.support.lake_switch import session_store as session_store
 from platform_assets_tests.support.lake_switch import tmp_path as tmp_path
 from platform_assets_tests.support.shell import Shell, ShellOf
@@ -396,9 +396,9 @@ def partitioned() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=["flat", "partitioned"])
+@pytest.fixture(params=variants.long_after(1, variants.LAYOUTS))
 def layout(request: pytest.FixtureRequest) -> Iterator[Layout]:
-    """Run a test once for each layout; return the layout."""
+    """Run a test once for each layout; return the layout. `make test` runs only tests marked `both_layouts` twice."""
     with layouts.new_tables_are(request.param):
         yield request.param
 

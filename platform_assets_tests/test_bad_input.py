@@ -41,6 +41,7 @@ from platform_assets.orchestration import execution
 from platform_assets.services.home import CHECKOUT, Home
 from platform_assets.windows.load.loading import Loader
 from platform_assets_tests.support.runs_of import failure_of, materialize, minutes_ago
+from platform_assets_tests.support.variants import long_after
 from testbed.homes import service_environment
 from testbed.loads import Record, TopicLake
 
@@ -211,7 +212,7 @@ def test_a_run_on_a_lake_that_cannot_be_written_fails_at_once(
     assert "STEP_UP_FOR_RETRY" not in [e.event_type_value for e in result.all_events]
 
 
-@pytest.mark.parametrize("key", ["yesterday", "2020-01-01-00:00", "2999-01-01-00:00"])
+@pytest.mark.parametrize("key", long_after(1, ["yesterday", "2020-01-01-00:00", "2999-01-01-00:00"]))
 def test_dagster_itself_refuses_a_run_of_no_window(
     unchanged: TopicLake, spark_remote: str, instance: dg.DagsterInstance, key: str
 ) -> None:

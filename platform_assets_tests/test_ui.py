@@ -15,6 +15,7 @@ from platform_assets.checks.registry import CHECKS
 from platform_assets_tests.support.browser import screenshot
 from platform_assets_tests.support.runs_of import minutes_ago
 from platform_assets_tests.support.ui_project import user_interface
+from platform_assets_tests.support.variants import long_after
 from testbed.browser import wait_for_texts
 from testbed.loads import TopicLake, numbered, records, whole
 
@@ -80,8 +81,9 @@ def offset_ranges(page: Page) -> list[list[str]]:
     return lines + [r.locator("td").all_inner_texts() for r in table.locator("tbody tr").all()]
 
 
-def test_a_window_is_materialised_twice_from_the_ui_with_the_same_rows(
-    lake: LakeMaker, spark_remote: str, tmp_path: Path, page: Page, shot: Shot
+@pytest.mark.parametrize("again", long_after(1, [False, True]))
+def test_a_window_is_materialised_from_the_ui_and_again_with_the_same_rows(
+    lake: LakeMaker, spark_remote: str, tmp_path: Path, page: Page, shot: Shot, again: bool
 ) -> None:
     lk = lake(partitions=2, start=minutes_ago(5))
     lk.commit(numbered(10, 2))
@@ -125,6 +127,8 @@ def test_a_window_is_materialised_twice_from_the_ui_with_the_same_rows(
         assert "This is a blocking asset check" in text
         assert key in text or "1 window" in text
 
+        if not again:
+            return
         launch(page, address, lk, key, runs=2)
         assert whole(lk.rows()) == first
         assert lk.version() == 1

@@ -19,6 +19,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger import unloaded
 from platform_assets.windows.load.sealing import check_ledger_knows_table
 from platform_assets_tests.support.backed_up import ORDERS, BackedUp
+from platform_assets_tests.support.variants import long_after
 
 PARTS = ("ledger", "raw/orders", "dagster")
 
@@ -41,7 +42,9 @@ def left_to_load(platform: BackedUp) -> list[str]:
     return list(unloaded.find(platform.ledger, ORDERS, newest).windows)
 
 
-@pytest.mark.parametrize("lost", [*((part,) for part in PARTS), PARTS], ids=" and ".join)
+@pytest.mark.parametrize(
+    "lost", long_after(2, map(pytest.param, [PARTS, *((part,) for part in PARTS)])), ids=" and ".join
+)
 def test_what_is_lost_is_restored_and_all_is_as_it_was(platform: BackedUp, lost: tuple[str, ...]) -> None:
     wanted = platform.state
     platform.destroy(*lost)
@@ -53,12 +56,14 @@ def test_what_is_lost_is_restored_and_all_is_as_it_was(platform: BackedUp, lost:
     assert list(platform.folder.rglob(".re*")) == []
 
 
+@pytest.mark.long
 def test_all_is_restored_to_another_root_too(platform: BackedUp, tmp_path: Path) -> None:
     moved = BackedUp(tmp_path / "elsewhere")
     restoring.restore(restoring.find(platform.destination), moved.lake, moved.home)
     assert moved.state == platform.state
 
 
+@pytest.mark.long
 def test_a_lake_that_was_moved_names_no_former_place_and_goes_on(platform: BackedUp, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     former = platform.lake.root.path

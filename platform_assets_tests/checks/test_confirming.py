@@ -78,6 +78,7 @@ def test_each_engine_confirms_what_the_other_loaded_once(lake: LakeMaker, broker
     assert {k: (r.engine, r.confirmed_by) for k, r in receipts(lk).items() if r.confirmed_by} == confirmed
 
 
+@pytest.mark.long
 def test_windows_of_which_the_log_was_cut_off_are_not_read_again(lake: LakeMaker) -> None:
     """The offsets of these records now belong to other records under the same topic id. Records before the cut are
     unchanged."""

@@ -313,6 +313,7 @@ def test_bounded_audit_says_what_it_left(topic: DecodedTopic) -> None:
     assert json.dumps(found.to_json())
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_itself_reads_what_was_compacted_and_decodes_raw_rows_again(
     topic: DecodedTopic, connection: Callable[[], SparkSession]

@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.broker, *map(pytest.mark.filterwarnings, DAGSTER_WARNI
 GREEN = 0
 
 
+@pytest.mark.long
 def test_a_topic_made_again_is_decided_and_goes_on_under_the_same_name(
     lake: LakeMaker, broker: Broker, shell_of: ShellOf
 ) -> None:

@@ -20,6 +20,7 @@ from platform_assets.model.expectations import Expectation
 from platform_assets.windows.derive import checking
 from platform_assets.windows.derive.checking import Comparison
 from platform_assets_tests.support.derived_lake import Flights, flights
+from platform_assets_tests.support.variants import long_after
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -60,7 +61,7 @@ def test_a_run_compares_groups_and_a_failure_exits_1(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("severity", "code"), [("error", 1), ("warn", 0)])
+@pytest.mark.parametrize(("severity", "code"), long_after(1, [("error", 1), ("warn", 0)]))
 def test_a_failing_expectation_is_reported(
     lake: Flights, connection: Callable[[], SparkSession], monkeypatch: pytest.MonkeyPatch, severity: str, code: int
 ) -> None:

@@ -149,6 +149,7 @@ def test_a_run_without_a_lasting_dagster_is_refused_before_the_load_and_the_reme
         )
 
 
+@pytest.mark.long
 def test_a_topic_with_the_longest_name_is_loaded_decoded_checked_and_read(
     broker: Broker, topic: TopicMaker, connection: Callable[[], SparkSession], shell_of: ShellOf, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_names_are_ones_that_spark_takes_and_none_stands_for_two_topics() -> Non
     assert all(re.fullmatch(r"raw\.[a-z0-9_]+", name) for name in names)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_name_in_spark_is_that_of_one_table_and_never_gives_the_rows_of_another(spark: Any, tmp_path: Path) -> None:
     topics = ("Read_Twice", "read_twice", "read.twice")

@@ -201,6 +201,7 @@ def test_a_stop_aborts_what_the_coordinator_knows_of(client: ClientSettings, mon
     assert not set(handed) & set(committed(client, "flights").rows.tolist())
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_a_killed_stream_goes_on_without_doubling(client: ClientSettings, rng: random.Random) -> None:
     """The test sends SIGKILL three times, during the backlog and the live part, while a transaction is open."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from platform_assets_tests.conftest import LakeMaker
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.broker
 def test_workers_without_python_or_without_the_package_leave_loads_to_the_connector(

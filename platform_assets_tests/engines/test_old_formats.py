@@ -47,6 +47,7 @@ def contents(rows: Iterable[Row]) -> list[tuple[object, ...]]:
     return sorted((r.partition, r.offset, r.key, r.value) for r in rows)
 
 
+@pytest.mark.long
 def test_old_formats_are_loaded_by_the_connector(
     lake: LakeMaker, broker: Broker, platform_home: Home, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -23,6 +23,7 @@ from platform_assets.model.declaration import ENGINES, EngineName, TopicDeclarat
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets_tests.support.avro_data import written
+from platform_assets_tests.support.engines import ONE_ENGINE
 from platform_assets_tests.support.every_kind import EVERY_KIND
 from platform_assets_tests.support.field_ids import field_ids_in
 from platform_assets_tests.support.proto_data import class_of
@@ -58,7 +59,7 @@ def test_every_reader_finds_the_same_rows_at_each_version(loaded: TopicLake, spa
 
 
 @pytest.mark.usefixtures("flat")
-@pytest.mark.parametrize("engine_name", ENGINES)
+@pytest.mark.parametrize("engine_name", ONE_ENGINE)
 def test_files_of_flat_tables_have_field_ids_and_strangers_who_lose_them_change_no_row(
     lake: LakeMaker, spark: SparkSession, engine_name: EngineName
 ) -> None:

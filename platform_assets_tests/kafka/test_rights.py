@@ -43,6 +43,7 @@ from platform_assets.services.broker import BrokerSettings
 from platform_assets.services.home import CHECKOUT
 from platform_assets.services.platform import UpOptions
 from platform_assets.services.ports import LOOPBACK, choose_ports
+from platform_assets_tests.support.variants import long_after
 from testbed.homes import home_at, service_environment
 from testbed.loads import Record, TopicLake, wait_until
 
@@ -325,7 +326,7 @@ class _Recording:
         return getattr(self._admin, name)
 
 
-@pytest.mark.parametrize("right", NEEDED, ids=lambda right: right.user)
+@pytest.mark.parametrize("right", long_after(3, NEEDED), ids=lambda right: right.user)
 def test_a_missing_right_is_named_and_granting_it_helps(ruled: Ruled, right: Right) -> None:
     use, message = NEEDED[right]
     cluster = ruled.cluster(right.user)

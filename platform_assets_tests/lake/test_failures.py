@@ -43,6 +43,7 @@ from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.recover.rebuild import rebuild
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
+from platform_assets_tests.support.variants import long_after
 from testbed.loads import numbered, whole
 from testbed.samples import edge, hourly, loaded, recorded
 
@@ -158,7 +159,7 @@ def test_a_table_that_cannot_be_read_is_named_with_the_way_on(
 
 
 @pytest.mark.parametrize(("damage", "error", "says"), DAMAGES)
-@pytest.mark.parametrize("ledger", ["cuts", "commits"])
+@pytest.mark.parametrize("ledger", long_after(1, ["cuts", "commits"]))
 def test_a_ledger_that_cannot_be_read_is_named_with_the_way_on(
     root: Path, ledger: str, damage: Damage, error: type[PlatformError], says: str
 ) -> None:
@@ -185,7 +186,7 @@ def test_a_ledger_that_cannot_be_read_is_named_with_the_way_on(
         assert "rebuild-ledger" in str(e.value)
 
 
-@pytest.mark.parametrize(("damage", "error", "says"), DAMAGES)
+@pytest.mark.parametrize(("damage", "error", "says"), long_after(3, DAMAGES))
 def test_a_command_ends_with_one_line_and_an_exit_code(
     root: Path, tmp_path_factory: pytest.TempPathFactory, damage: Damage, error: type[PlatformError], says: str
 ) -> None:

@@ -57,6 +57,7 @@ def held(topic: MadeTopic) -> list[bytes]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_deletion_vectors_of_spark_are_refused_and_the_way_that_is_named_ends_with_all_rows(
     topic: MadeTopic, spark: SparkSession

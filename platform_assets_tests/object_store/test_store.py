@@ -314,6 +314,7 @@ def test_schemas_of_a_registry_are_kept_beside_the_ledger(
     object_files._bucket.cache_clear()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variable", ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])
 def test_wrong_credentials_are_named_with_what_to_correct(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, variable: str

@@ -16,6 +16,7 @@ from platform_assets.orchestration import events
 from platform_assets.orchestration.names import OUTCOME, table_key, topic_key
 from platform_assets_tests.support.runs_of import failure_of, materializations, materialize, minutes_ago
 from platform_assets_tests.support.streams import ANY_TIME
+from platform_assets_tests.support.variants import long_after
 from testbed.loads import Record, TopicLake, numbered, records
 from testbed.project import definitions
 
@@ -78,6 +79,7 @@ def test_a_run_of_one_window_reports_what_it_loaded(
     assert [(r["partition"], r["start"], r["end"]) for r in sealed[key][events.OFFSET_RANGES]] == ranges_table(lk, key)
 
 
+@pytest.mark.long
 def test_the_same_window_again_is_the_same_version_of_the_data(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
@@ -143,7 +145,7 @@ def lost(lk: TopicLake, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "check", "says"), [(doubled, "no_duplicates", "[0, 5)"), (lost, "no_gaps", "[0, 2)")]
+    ("damage", "check", "says"), long_after(1, [(doubled, "no_duplicates", "[0, 5)"), (lost, "no_gaps", "[0, 2)")])
 )
 def test_a_check_that_fails_holds_back_what_is_downstream_until_the_window_is_healed(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance, damage: Any, check: str, says: str

@@ -112,6 +112,7 @@ def test_too_many_dead_letters_and_damage_are_errors(
     assert checks.conserved(checks.windows_of(lk.declaration, lk.ledger)).passed
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_what_is_expected_of_rows_warns_until_they_are_corrected(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
@@ -252,6 +253,7 @@ def test_a_window_without_offsets_leaves_what_the_checks_have_found(
             assert "1 of 5 records are dead letters" in (event.asset_check_evaluation.description or "")
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_windows_of_an_earlier_schedule_are_decoded(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
@@ -304,6 +306,7 @@ def test_changed_columns_fail_the_run_with_the_difference(
     assert run.tags[dagster_records.TABLE_TAG] == f"decoded/{lk.topic}"
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_columns_that_do_not_fit_spend_one_run_until_they_are_declared_otherwise_or_the_window_is_parked(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance

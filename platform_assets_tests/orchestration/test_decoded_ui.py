@@ -136,12 +136,14 @@ def test_decoded_rows_and_dead_letters_are_downstream_of_raw_records(page: Page,
     screenshot(page, "decoded-lineage")
 
 
+@pytest.mark.long
 def test_columns_are_shown_with_their_types(page: Page, project: Project) -> None:
     page.goto(f"{project.address}/assets/decoded/{FAILING}?view=overview")
     wait_for_texts(page, ["amount", "DECIMAL(12, 2)", "rescued", "kafka_offset"])
     screenshot(page, "decoded-columns")
 
 
+@pytest.mark.long
 def test_each_column_names_the_raw_column_that_it_is_made_from(project: Project) -> None:
     """Dagster's UI does not show column lineage, but its web server provides the lineage to other tools."""
     decoded, dead = (project.column_lineage(kind, FAILING) for kind in ("decoded", "dead_letters"))
@@ -159,6 +161,7 @@ def test_failing_check_of_dead_letters_shows_samples_by_reason(page: Page, proje
     screenshot(page, "dead-letters-check")
 
 
+@pytest.mark.long
 def test_redrive_moves_the_rows_over_and_the_check_passes(page: Page, project: Project) -> None:
     """The declaration was corrected, so the window is stale. After another materialization, it has no dead letter."""
     key = project.keys[CORRECTED][1]

@@ -108,6 +108,7 @@ def test_a_query_that_gives_other_results_each_time_is_named(
         assert checking.compare(lake.lake, DECLARED, connection, damaged, seed=seed).columns == ("late",)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_group_that_the_table_lacks_is_found_and_the_next_run_adds_it(
     tmp_path: Path, connection: Callable[[], SparkSession], spark_remote: str

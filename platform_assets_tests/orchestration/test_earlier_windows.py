@@ -124,6 +124,7 @@ def test_after_a_change_from_quarters_to_hours_every_window_is_loaded_and_nobody
     assert d.ticks(MINUTE) == 0
 
 
+@pytest.mark.long
 def test_dagster_takes_what_the_sensor_asks_for(lake: LakeMaker, instance: dg.DagsterInstance) -> None:
     quarterly, hourly = quarters_and_hours()
     d = daemon_of(lake, instance, quarterly, 10, range(10), NOBODY)
@@ -147,6 +148,7 @@ def test_dagster_takes_what_the_sensor_asks_for(lake: LakeMaker, instance: dg.Da
     assert not {r.job_name for r in asked_by_the_sensor(d)} & {earlier.job_name}
 
 
+@pytest.mark.long
 def test_windows_of_an_earlier_schedule_that_fail_or_are_damaged_are_seen_and_mended(
     lake: LakeMaker, broker: Broker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:

@@ -79,6 +79,7 @@ def test_an_idle_topic_keeps_its_five_results_on_the_asset_page(page: Page, addr
     screenshot(page, "idle-overview")
 
 
+@pytest.mark.long
 def test_deep_audit_of_an_idle_topic_says_which_audit_read_the_files(page: Page, address: str) -> None:
     open_check(page, address, SOUND, DEEP_AUDIT.name)
 
@@ -89,6 +90,7 @@ def test_deep_audit_of_an_idle_topic_says_which_audit_read_the_files(page: Page,
     screenshot(page, "idle-deep-audit")
 
 
+@pytest.mark.long
 def test_checks_of_an_idle_topic_that_fail_stay_failing(page: Page, address: str) -> None:
     open_check(page, address, DAMAGED, DEEP_AUDIT.name)
 
@@ -108,6 +110,7 @@ def test_graph_counts_the_checks_of_idle_topics(page: Page, address: str) -> Non
     screenshot(page, "idle-graph")
 
 
+@pytest.mark.long
 def test_without_evaluations_after_it_an_empty_window_would_hide_all_five(page: Page, address: str) -> None:
     """This is the reason why ticks evaluate the checks; the test fails if Dagster changes its rule."""
     open_check(page, address, UNSAID, no_gaps.NAME)

@@ -111,6 +111,7 @@ def test_a_loss_spends_no_run_until_it_is_accepted_and_then_needs_no_other_act(
     assert len(d.lake.rows()) == 2
 
 
+@pytest.mark.long
 def test_a_parked_window_is_asked_for_by_nobody_until_it_is_taken_up_again(
     lake: LakeMaker, broker: Broker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:

@@ -134,6 +134,7 @@ def page(pages: Pages, browser: Browser) -> Iterator[Page]:
     page.close()
 
 
+@pytest.mark.long
 def test_nothing_that_a_stranger_wrote_is_live_in_the_ui(page: Page, pages: Pages) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))

@@ -104,6 +104,7 @@ def test_what_dagster_shows_is_the_same_before_and_after(old_instance: dg.Dagste
     assert done.left == 4
 
 
+@pytest.mark.long
 def test_dagsters_own_deletion_takes_partitions_away(instance: dg.DagsterInstance) -> None:
     """This is the reason why the platform has its own deletion. If this test fails, Dagster has fixed the deletion of
     runs."""
@@ -218,6 +219,7 @@ def test_what_was_reported_without_a_run_and_again_since_goes(instance: dg.Dagst
     assert len(instance.fetch_materializations(dg.AssetKey("theirs"), limit=20).records) == 5
 
 
+@pytest.mark.long
 def test_files_that_dagsters_own_deletion_leaves_are_removed(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     gone = load(instance, KEYS[0]).run_id
     load(instance, KEYS[1])

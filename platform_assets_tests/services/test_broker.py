@@ -205,6 +205,7 @@ def log_start(broker: Broker, topic: str) -> int:
     return int(broker.admin.list_offsets({partition: OffsetSpec.earliest()})[partition].result(30).offset)
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_restart_of_the_sessions_broker_keeps_address_and_topics(broker: Broker, topic: TopicMaker) -> None:
     name = topic(partitions=3, config={"cleanup.policy": "compact"})

@@ -225,6 +225,7 @@ def test_one_that_died_is_shown_and_up_without_the_option_brings_it_back(trio: T
     wait_until("it has caught up", lambda: trio.in_sync("lives-on") == {1, 2, 3})
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_one_is_restarted_in_good_order_while_the_others_serve(trio: Trio) -> None:
     before = {n: trio.record(n) for n in (1, 2, 3)}

@@ -111,6 +111,7 @@ def test_names_are_matched_as_a_whole() -> None:
     assert {*inherited(dict.fromkeys(STORES, "x"), STORE)} == STORES
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_the_registry_has_no_variable_of_others_and_listens_on_loopback(
     platform_home: Home, registry: Registry

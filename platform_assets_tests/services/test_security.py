@@ -178,7 +178,6 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
 # --- real brokers ---------------------------------------------------------------------------------------------------
 
 
-each_kind = pytest.mark.parametrize("shell", ["password", "certificate"], indirect=True)
 passwords = pytest.mark.parametrize(
     "shell", ["password", pytest.param("certificate", marks=pytest.mark.long)], indirect=True
 )
@@ -207,7 +206,7 @@ def secrets_of(home: Home) -> list[str]:
     return [*keys, *json.loads((folder / "security.json").read_text())["passwords"].values()]
 
 
-@each_kind
+@passwords
 @pytest.mark.broker
 def test_env_lets_a_shell_in_and_nobody_comes_in_without(shell: Shell) -> None:
     found = json.loads(shell.run("env", "--json").stdout)

@@ -21,6 +21,7 @@ HISTORY: list[Step] = [
 ]
 
 
+@pytest.mark.long
 def test_a_defect_is_named_with_the_shortest_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,7 @@ def a_value_is_changed(lakes: Sequence[TopicLake]) -> None:
     DeltaTable(lk.table).update(updates={"value": "decode('616e6f74686572', 'hex')"}, predicate=where)
 
 
+@pytest.mark.long
 def test_both_engines_and_all_readers_agree_but_for_a_value_that_was_changed(
     broker: Broker, connection: Callable[[], SparkSession], tmp_path: Path, rng: random.Random
 ) -> None:

@@ -15,6 +15,7 @@ from platform_assets_tests.soak.races import RIVALS
 pytestmark = pytest.mark.usefixtures("flat")
 
 
+@pytest.mark.long
 def test_upkeep_and_its_rivals_leave_each_row_once(tmp_path: Path, rng: random.Random) -> None:
     found = list(races.run(rng.randrange(1 << 16), 1, tmp_path))
     assert [(f.rival, f.rounds, f.anomalies) for f in found] == [(rival, 1, []) for rival in RIVALS]

@@ -38,6 +38,7 @@ class OneBroker(Trio):
         admin.create_topics([NewTopic(name, 1, -1)])[name].result(30)
 
 
+@pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.parametrize("fault", ["request lost", "answer lost", "producer killed"])
 def test_faults_of_the_connection_do_what_they_must(broker: Broker, tmp_path: Path, fault: Fault) -> None:

@@ -23,7 +23,7 @@ from platform_assets.model.declaration import EngineName
 from platform_assets.windows.load import catching_up
 from platform_assets.windows.load.catching_up import load_group, load_many
 from platform_assets.windows.load.replacing import Loaded
-from platform_assets_tests.support.engines import ONE_ENGINE, both_engines
+from platform_assets_tests.support.engines import ONE_ENGINE
 from platform_assets_tests.support.made_batches import Made, made_batch
 from platform_assets_tests.support.raw_produce import produce_batch
 from platform_assets_tests.support.streams import ANY_TIME, delete_before
@@ -106,7 +106,6 @@ def test_a_window_that_fails_holds_up_no_other(lake: LakeMaker, broker: Broker) 
     assert not lk.orphans()
 
 
-@both_engines
 def test_a_corrupt_batch_is_named_by_partition_and_offset_and_its_window_alone_waits(
     lake: LakeMaker, broker: Broker
 ) -> None:
@@ -187,6 +186,7 @@ def test_a_job_that_dies_goes_on_with_what_it_has_not_given(lake: LakeMaker, mon
     assert records(lk.rows()) == records(lk.committed())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine_name", ["columnar"])
 def test_receipts_of_many_topics_are_recorded_together_and_those_that_a_killed_run_lacks_are_found(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from platform_assets_tests.support import decision_machine
+from platform_assets_tests.support.variants import long_after
 
 
 @pytest.mark.parametrize("flat", [False, True], ids=["partitioned", "flat"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", long_after(1, [1, 2]))
 def test_random_decisions_maintenance_and_crashes_lose_and_double_nothing(
     tmp_path: Path, seed: int, flat: bool
 ) -> None:

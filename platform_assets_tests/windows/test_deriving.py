@@ -162,6 +162,7 @@ def test_all_rows_are_computed_if_a_joined_table_changed(tmp_path: Path, connect
     assert rows_of(lake.lake, "makers") == judged(sql, flights=lake.table(), planes=pa.concat_tables([known, more]))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_by_window_gives_a_result_per_window(tmp_path: Path, connection: Connection) -> None:
     lake = Flights(tmp_path)
@@ -217,6 +218,7 @@ def test_another_writers_rows_are_replaced(tmp_path: Path, connection: Connectio
     assert rows_of(lake.lake, "delays_by_day") == expected(lake)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_only_one_of_two_runs_at_once_commits(
     tmp_path: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch
@@ -419,6 +421,7 @@ def test_an_erasure_reaches_rows_and_past_files_also_through_another_derived_tab
     assert up_to_date(lake.lake, NAMES_AGAIN)[1] == ()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_an_erasure_that_changed_no_input_still_deletes_past_files(tmp_path: Path, connection: Connection) -> None:
     lake, rows = Flights(tmp_path), flights(random.Random(1), 20)

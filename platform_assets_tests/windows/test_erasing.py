@@ -26,6 +26,7 @@ from platform_assets.model.offsets import OffsetRange
 from platform_assets.windows.erase import erased_logs, erasing
 from platform_assets.windows.erase.erasing import WindowEraser
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved, shown
+from platform_assets_tests.support.variants import long_after
 from testbed import samples
 
 WHO, NEEDLE = b"customer-4711", b"zebra-in-pyjamas"
@@ -249,7 +250,7 @@ def test_samples_of_what_failed_go_and_those_of_others_stay(topic: MadeTopic, wi
     assert [(s.partition, s.offset) for s in once.samples] == [(1, 4)]
 
 
-@pytest.mark.parametrize("table", ["raw", "dead_letters", "decoded"])
+@pytest.mark.parametrize("table", long_after(1, ["raw", "dead_letters", "decoded"]))
 @pytest.mark.parametrize("by", ["erase", "load"])
 def test_one_that_is_cut_short_is_gone_on_with(
     topic: MadeTopic, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch, table: str, by: str
@@ -325,6 +326,7 @@ def test_a_window_whose_rows_are_not_its_receipts_waits_and_no_other_does(
     check_gone(topic)
 
 
+@pytest.mark.long
 def test_replays_lose_the_records_too(topic: MadeTopic, windows: list[SealedWindow]) -> None:
     beside = MadeTopic(topic.lake.replay("june").root.path, records=topic.records)
     beside.ledger.create()
@@ -357,6 +359,7 @@ def test_all_rows_of_a_window_may_go(topic: MadeTopic) -> None:
     assert topic.load(windows[A]).outcome == "unchanged"
 
 
+@pytest.mark.long
 def test_many_windows_are_committed_in_batches(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erasing, "WINDOWS_PER_COMMIT", 3)
     windows = topic.seal([{0: [hers(), other(n)]} for n in range(8)])

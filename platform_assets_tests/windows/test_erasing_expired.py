@@ -241,6 +241,7 @@ def test_files_that_cannot_be_read_are_left_and_named(topic: MadeTopic) -> None:
     erase(topic, b"k1")
 
 
+@pytest.mark.long
 def test_a_raw_file_that_cannot_be_read_is_named(topic: MadeTopic) -> None:
     run(topic)
     path = topic.root / "raw" / topic.topic / "part-x.parquet"
@@ -279,6 +280,7 @@ def test_adopted_rules_reach_records_of_expired_windows_on_disk(topic: MadeTopic
         assert found_in(topic.root, b"v-%d-1-1" % number) == []
 
 
+@pytest.mark.long
 def test_adopted_rules_are_one_decision_whatever_the_number_of_files(layout: str, tmp_path: Path) -> None:
     topic = MadeTopic(tmp_path / "lake")
     topic.declaration = replace(topic.declaration, records_per_file=1)

@@ -31,6 +31,7 @@ from platform_assets.windows.recover import accept_partial
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in
 from platform_assets_tests.support.kept_cluster import KeptCluster, ends_of, loader_of
 from platform_assets_tests.support.local_engine import Kept
+from platform_assets_tests.support.variants import long_after
 from testbed import samples
 
 WHO, NEEDLE = b"customer-4711", b"zebra-in-pyjamas"
@@ -86,7 +87,10 @@ def restored(topic: MadeTopic, home: Path, *parts: str) -> list[reapplying.Reapp
     return reapplying.reapply(topic.lake, before, AUTHOR, lambda _: topic.declaration)
 
 
-@pytest.mark.parametrize("parts", [("raw/people",), ("raw/people", "decoded/people", "dead_letters/people"), ()])
+@pytest.mark.parametrize(
+    "parts",
+    long_after(1, map(pytest.param, [("raw/people",), ("raw/people", "decoded/people", "dead_letters/people"), ()])),
+)
 def test_a_restore_applies_what_was_erased_since(
     topic: MadeTopic, windows: list[SealedWindow], tmp_path: Path, parts: tuple[str, ...]
 ) -> None:
@@ -105,7 +109,7 @@ def test_a_restore_applies_what_was_erased_since(
     assert not reapplying.reapply(topic.lake, [], AUTHOR, lambda _: topic.declaration)
 
 
-@pytest.mark.parametrize("parts", [("raw/people",), ()])
+@pytest.mark.parametrize("parts", long_after(1, map(pytest.param, [("raw/people",), ()])))
 def test_a_restore_that_ends_before_it_erases_again_is_completed_by_the_next_tick(
     topic: MadeTopic, windows: list[SealedWindow], tmp_path: Path, parts: tuple[str, ...]
 ) -> None:

@@ -99,13 +99,8 @@ from platform_assets_tests.support.expiries import (
 )
 from platform_assets_tests.support.made_kafka import deciding_of
 from platform_assets_tests.support.recovery import clean_log, lose_ledger, vacuum
+from platform_assets_tests.support.variants import both_layouts, long_after
 from testbed import samples
-
-one_layout = pytest.mark.parametrize(
-    "layout", ["flat", pytest.param("partitioned", marks=pytest.mark.long)], indirect=True
-)
-"""For tests of what does not depend on the table's layout, such as clocks, notices and the ledger: `make test` runs them
-with flat tables only."""
 
 
 @pytest.fixture
@@ -119,6 +114,7 @@ def topic(layout: str, tmp_path: Path) -> MadeTopic:
 # --- what is removed ---------------------------------------------------------------------------------------------
 
 
+@both_layouts
 def test_windows_past_keep_are_removed_from_all_tables_in_one_commit_each(topic: MadeTopic) -> None:
     before = {kind: table(topic, kind).version() for kind in KINDS}
     done = run(topic)
@@ -142,7 +138,6 @@ def test_changes_of_a_state_that_was_removed_from_the_declaration_are_removed_to
     assert run(topic).done == ()
 
 
-@one_layout
 def test_nothing_is_removed_for_a_week_after_a_keep_was_seen(layout: str, tmp_path: Path) -> None:
     """So that a mistyped value shows in reports before it does harm."""
     topic = made(tmp_path / "lake", decode=False)
@@ -164,7 +159,6 @@ def test_nothing_is_removed_for_a_week_after_a_keep_was_seen(layout: str, tmp_pa
     assert len(run(topic, NOW + 3 * GRACE).done) == WINDOWS
 
 
-@one_layout
 def test_windows_expire_at_midnight(topic: MadeTopic) -> None:
     until = samples.START + 2 * DAY
     assert run(topic, until - timedelta(seconds=1)).done == ()
@@ -196,6 +190,7 @@ def test_a_merged_file_is_divided_once_and_other_windows_keep_their_rows(target:
     check_expired(topic, keys(topic)[:OLD])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("flat")
 def test_a_file_with_few_expired_windows_waits_until_more_are_or_a_week_has_passed(tmp_path: Path) -> None:
     topic = made(tmp_path / "lake", windows=4 * OLD + 1)
@@ -217,7 +212,6 @@ def test_a_file_with_few_expired_windows_waits_until_more_are_or_a_week_has_pass
 # --- clocks --------------------------------------------------------------------------------------------------------
 
 
-@one_layout
 def test_nothing_is_removed_while_clocks_disagree(topic: MadeTopic) -> None:
     """Neither the week of notice nor the age of windows is measured by the clock of this process alone."""
     recorded = len(noticed(topic))
@@ -231,7 +225,6 @@ def test_nothing_is_removed_while_clocks_disagree(topic: MadeTopic) -> None:
     assert Expiring(topic.declaration, topic.ledger).plan(real) is not None
 
 
-@one_layout
 def test_windows_age_only_up_to_the_newest_boundary(topic: MadeTopic) -> None:
     """So even if the clocks of this process and of the lake are both ahead, the newest windows stay."""
     real = topic.lake.root.time()
@@ -246,7 +239,6 @@ def test_windows_age_only_up_to_the_newest_boundary(topic: MadeTopic) -> None:
     assert f"newest window boundary, {END:%Y-%m-%d %H:%M} UTC" in text
 
 
-@one_layout
 def test_the_week_of_notice_has_passed_only_once_a_boundary_shows_it(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +257,7 @@ def test_the_week_of_notice_has_passed_only_once_a_boundary_shows_it(
     assert len(run(topic, END + GRACE).done) == WINDOWS
 
 
-@one_layout
+@pytest.mark.long
 def test_upkeep_that_runs_monthly_removes_windows_in_its_third_run(layout: str, tmp_path: Path) -> None:
     topic = made(tmp_path / "lake", 3)
     seen, month = None, 30 * DAY
@@ -278,7 +270,6 @@ def test_upkeep_that_runs_monthly_removes_windows_in_its_third_run(layout: str, 
     assert found == [0, 0, 3]
 
 
-@one_layout
 def test_a_boundary_later_than_the_clocks_shows_that_they_are_behind(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,7 +283,6 @@ def noticed(topic: MadeTopic) -> list[decisions.Decision]:
     return decisions.decisions(topic.lake, topic.topic, ("keep",))
 
 
-@one_layout
 def test_a_notice_of_a_wrong_clock_does_not_stop_later_ones(layout: str, tmp_path: Path) -> None:
     topic = made(tmp_path / "lake", decode=False)
     topic.declaration = replace(topic.declaration, decode=None)
@@ -306,7 +296,6 @@ def test_a_notice_of_a_wrong_clock_does_not_stop_later_ones(layout: str, tmp_pat
     assert len(run(topic, SEEN + GRACE + 3 * DAY).done) == WINDOWS
 
 
-@one_layout
 def test_a_notice_in_the_future_is_given_again(layout: str, tmp_path: Path) -> None:
     topic = made(tmp_path / "lake", decode=False)
     topic.declaration = replace(topic.declaration, decode=None)
@@ -315,7 +304,6 @@ def test_a_notice_in_the_future_is_given_again(layout: str, tmp_path: Path) -> N
     assert list(run(topic).done) == keys(topic)[:OLD]
 
 
-@one_layout
 def test_different_values_that_were_noticed_at_once_get_new_notice(layout: str, tmp_path: Path) -> None:
     topic = made(tmp_path / "lake", decode=False)
     read = notice._newest(topic.ledger, topic.topic)
@@ -327,7 +315,6 @@ def test_different_values_that_were_noticed_at_once_get_new_notice(layout: str, 
     assert held(topic) == sent(topic, keys(topic))
 
 
-@one_layout
 def test_a_topic_that_comes_back_into_the_yaml_gets_new_notice(topic: MadeTopic) -> None:
     expiring = replace(expiring_of(topic), seen=SEEN)
     later = SEEN + UNSEEN + DAY
@@ -356,7 +343,6 @@ def test_a_removal_is_committed_in_parts_of_bounded_size(topic: MadeTopic, monke
     check_expired(topic, keys(topic)[:OLD])
 
 
-@one_layout
 def test_another_commit_between_two_parts_is_noticed(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     split, commit, key = expiring.split, expiring.commit, keys(topic)[OLD - 1]
     monkeypatch.setattr(expiring, "split", partial(split, most=1_000))
@@ -385,7 +371,6 @@ def test_windows_that_share_a_file_are_removed_together() -> None:
     ]
 
 
-@one_layout
 def test_the_first_cut_is_written_once_in_a_commit(topic: MadeTopic) -> None:
     run(topic)
     text = _commits(topic)[-1].user_metadata
@@ -516,6 +501,7 @@ def test_windows_whose_files_cannot_be_removed_are_named(
     assert len(run(topic).done) == 3
 
 
+@both_layouts
 def test_a_window_that_kafka_no_longer_has_comes_back_from_a_past_version_until_vacuum(topic: MadeTopic) -> None:
     before = topic.receipts()
     run(topic)
@@ -573,7 +559,7 @@ class Died(Exception):
 @pytest.mark.parametrize(
     ("layout", "step"),
     [
-        *(("flat", step) for step in range(14)),
+        *(pytest.param("flat", n, marks=() if n % 3 != 1 else pytest.mark.long) for n in range(14)),
         *(pytest.param("partitioned", n, marks=() if n in (3, 5, 11) else pytest.mark.long) for n in range(14)),
     ],
     indirect=["layout"],
@@ -610,7 +596,6 @@ def test_a_run_that_dies_between_any_two_steps_is_finished_by_the_next(
     check_expired(topic, keys(topic)[:OLD])
 
 
-@one_layout
 def test_there_are_no_other_steps(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
@@ -629,6 +614,7 @@ def test_there_are_no_other_steps(topic: MadeTopic, monkeypatch: pytest.MonkeyPa
     assert calls == ["decision", *["commit", "receipts"] * 3]
 
 
+@both_layouts
 def test_a_load_finds_a_removal_whose_receipts_are_missing(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     key = keys(topic)[2]
     with monkeypatch.context() as patched:
@@ -651,7 +637,6 @@ def test_a_load_finds_a_removal_whose_receipts_are_missing(topic: MadeTopic, mon
     assert held(topic) == sent(topic, keys(topic)[OLD:])
 
 
-@one_layout
 def test_a_lost_answer_is_found_in_the_log(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     write = DeltaTable.create_write_transaction
 
@@ -665,7 +650,6 @@ def test_a_lost_answer_is_found_in_the_log(topic: MadeTopic, monkeypatch: pytest
     check_expired(topic, keys(topic)[:OLD])
 
 
-@one_layout
 def test_an_unknown_outcome_is_named_and_finished_by_the_next_run(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -892,6 +876,7 @@ def _never() -> NoReturn:
     raise AssertionError
 
 
+@both_layouts
 def test_an_erasure_by_key_finds_files_that_no_log_names(topic: MadeTopic) -> None:
     """Partitioned and flat: files of expired windows, after the log of each table was cleaned up."""
     run(topic)
@@ -905,6 +890,7 @@ def test_an_erasure_by_key_finds_files_that_no_log_names(topic: MadeTopic) -> No
     assert found_in(topic.root, b"v-%d-1-0" % (WINDOWS - 1))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("flat")
 def test_an_erasure_by_key_finds_merged_files_that_no_log_names(tmp_path: Path) -> None:
     topic = made(tmp_path / "lake")
@@ -934,7 +920,6 @@ def test_an_erasure_by_key_deletes_derived_files_whose_raw_rows_are_gone(topic: 
     proved(topic)
 
 
-@one_layout
 def test_files_of_topics_without_expired_windows_are_not_listed(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1023,6 +1008,7 @@ def test_upkeep_deletes_old_files_although_windows_have_expired(tmp_path: Path) 
     assert (done.unproved, done.vacuumed_at) == ((), NOW)
 
 
+@both_layouts
 def test_rows_that_come_back_with_a_past_version_are_removed_again(topic: MadeTopic) -> None:
     version = {kind: table(topic, kind).version() for kind in KINDS}
     run(topic)
@@ -1132,7 +1118,6 @@ def test_windows_that_expired_before_the_topic_was_decoded_are_not_requested(lay
     check_expired(topic, keys(topic)[1:OLD])
 
 
-@one_layout
 def test_ticks_of_topics_without_removals_read_no_receipts_of_undecoded_windows(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1152,7 +1137,7 @@ def test_decoding_such_a_window_records_it_too(layout: str, tmp_path: Path) -> N
     assert {kind: list(topic.receipts(kind)) for kind in KINDS[1:]} == dict.fromkeys(KINDS[1:], keys(topic)[:1])
 
 
-@pytest.mark.parametrize("has_kafka", [True, False])
+@pytest.mark.parametrize("has_kafka", long_after(1, [True, False]))
 @pytest.mark.parametrize("compacts", [True, False])
 def test_restored_rows_count_again_once_keep_is_lengthened(
     layout: str, tmp_path: Path, *, has_kafka: bool, compacts: bool
@@ -1182,13 +1167,16 @@ def test_restored_rows_count_again_once_keep_is_lengthened(
 
 @pytest.mark.parametrize(
     ("log", "lost", "gone"),
-    [
-        ("has the loads", "before the load", 2 * EACH),
-        ("has only the removal", "before the load", 0),
-        ("has only the removal", "before the load", 1),
-        ("has only the removal", "after the load", 2 * EACH),
-        ("has only the removal", "before and after", 2 * EACH),
-    ],
+    long_after(
+        2,
+        [
+            ("has the loads", "before the load", 2 * EACH),
+            ("has only the removal", "before the load", 0),
+            ("has only the removal", "before the load", 1),
+            ("has only the removal", "after the load", 2 * EACH),
+            ("has only the removal", "before and after", 2 * EACH),
+        ],
+    ),
 )
 def test_rows_that_were_restored_outlive_a_lost_ledger(
     layout: str, tmp_path: Path, log: str, lost: str, gone: int
@@ -1301,7 +1289,6 @@ def _all_below_log_start(receipt: Receipt) -> Evidence:
     )
 
 
-@one_layout
 def test_no_evidence_turns_an_expired_window_into_one_without_rows(layout: str, tmp_path: Path) -> None:
     topic = few(tmp_path / "lake")
     run(topic)
@@ -1315,7 +1302,6 @@ def test_no_evidence_turns_an_expired_window_into_one_without_rows(layout: str, 
     assert before.rows == EACH * 2
 
 
-@one_layout
 def test_a_changed_declaration_does_not_keep_windows(layout: str, tmp_path: Path) -> None:
     topic = few(tmp_path / "lake")
     topic.declaration = replace(topic.declaration, decode=replace(DECODE, revision=2))
@@ -1340,7 +1326,6 @@ def test_damaged_decoded_rows_of_a_topic_that_is_no_longer_decoded_can_be_moved_
     assert held(topic) == set()
 
 
-@one_layout
 def test_windows_that_stay_hold_up_no_younger_ones(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1443,7 +1428,6 @@ def test_decoded_rows_stay_as_long_as_raw_rows_in_a_shared_file(tmp_path: Path) 
     assert decision.windows == (keys(topic)[0], keys(topic)[2 * OLD - 1])
 
 
-@one_layout
 def test_decisions_are_folded(layout: str, tmp_path: Path) -> None:
     topic = few(tmp_path / "lake")
     decision = decisions.Decision(topic.topic, "expire", ("a", "b"), "upkeep", "a test", {})
@@ -1455,7 +1439,6 @@ def test_decisions_are_folded(layout: str, tmp_path: Path) -> None:
     assert len(noticed(topic)) == 1
 
 
-@one_layout
 def test_a_missing_window_of_a_topic_without_keep_costs_no_search_of_the_log(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

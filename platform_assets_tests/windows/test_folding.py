@@ -31,6 +31,7 @@ from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from platform_assets_tests.support.made_changes import COLUMNS, DAYS, MadeChanges, change
 from platform_assets_tests.support.state_histories import LIVE, by_key, expected
 from platform_assets_tests.support.state_lakes import STEPS, CrashedError, LakeHistory, crashing
+from platform_assets_tests.support.variants import long_after
 
 A, B, C, D = DAYS[:4]
 
@@ -162,6 +163,7 @@ def test_a_reader_sees_each_key_once_at_every_version(made: MadeChanges) -> None
         assert made.live(version) == expected(made.at_version[fold.changes.version], made.declared)[0]
 
 
+@pytest.mark.long
 def test_the_version_before_the_newest_fold_stays_whatever_its_age(made: MadeChanges, tmp_path: Path) -> None:
     for number, window in enumerate((A, B, C)):
         made.load(window, [change(1, window, number, window)])
@@ -243,7 +245,7 @@ def test_a_topic_without_changes_has_no_state(tmp_path: Path) -> None:
         TopicState("orders", StateDeclaration(("id",)), Lake.at(tmp_path)).fold()
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", long_after(2, range(4)))
 def test_random_histories_in_a_lake(tmp_path: Path, number: int) -> None:
     seed = os.environ.get("STATE_SEED", str(random.randrange(1 << 30)))
     print(f"STATE_SEED={seed}")
@@ -257,7 +259,7 @@ def test_changes_without_rows_give_an_empty_state(made: MadeChanges) -> None:
     assert by_key(LIVE.empty_table()) == made.live()
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", long_after(1, STEPS))
 def test_a_load_during_a_fold_is_pending_after_it(made: MadeChanges, step: str) -> None:
     made.load(A, [change(1, A, 0, "x"), change(2, A, 1, None)])
 
@@ -287,7 +289,7 @@ TopicState("orders", StateDeclaration(("id",)), Lake.at(sys.argv[1]), before_ste
 """
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", long_after(1, STEPS))
 def test_a_killed_process_leaves_a_state_that_the_next_fold_completes(
     made: MadeChanges, tmp_path: Path, step: str
 ) -> None:

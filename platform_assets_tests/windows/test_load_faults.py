@@ -20,7 +20,7 @@ from platform_assets.services.platform import UpOptions
 from platform_assets.services.process import ProcessRecord
 from platform_assets.services.spark_server import SparkSettings
 from platform_assets_tests.support.damage import data_files, delete_rows
-from platform_assets_tests.support.engines import ONE_ENGINE, both_engines
+from platform_assets_tests.support.engines import ONE_ENGINE
 from platform_assets_tests.support.load_process import LoadProcess
 from platform_assets_tests.support.runs_of import minutes_ago
 from platform_assets_tests.support.streams import delete_before
@@ -86,6 +86,7 @@ def test_of_two_first_loads_of_one_window_one_wins_and_the_other_compares(lake: 
     assert_exact(lk)
 
 
+@pytest.mark.long
 def test_of_two_loads_that_heal_one_window_one_wins_and_the_other_compares(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     key = lk.window_of(numbered(40, 2))
@@ -96,6 +97,7 @@ def test_of_two_loads_that_heal_one_window_one_wins_and_the_other_compares(lake:
     assert_exact(lk)
 
 
+@pytest.mark.long
 def test_loads_of_different_windows_at_once_both_succeed(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     keys = [lk.window_of(numbered(2_000, 2, stem)) for stem in ("a", "b")]
@@ -110,7 +112,6 @@ def test_loads_of_different_windows_at_once_both_succeed(lake: LakeMaker, spark_
 
 
 @pytest.mark.spark
-@both_engines
 def test_a_run_killed_in_the_middle_of_a_load_is_made_good_by_the_next(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     key = large_window(lk)

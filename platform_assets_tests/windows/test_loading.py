@@ -34,6 +34,7 @@ from platform_assets.windows.decide.acceptance import accept, find_losses
 from platform_assets_tests.support.damage import delete_rows
 from platform_assets_tests.support.engines import ONE_ENGINE, both_engines
 from platform_assets_tests.support.streams import ANY_TIME, create_again, delete_before
+from platform_assets_tests.support.variants import long_after
 from testbed.loads import START, Record, TopicLake, numbered, records, wait_until, whole
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ def engine_name(request: pytest.FixtureRequest) -> EngineName:
 # --- loading again ---------------------------------------------------------------------------------------------
 
 
-@both_engines
 def test_loading_again_gives_the_same_rows_whatever_was_produced_since(lake: LakeMaker) -> None:
     lk = lake(partitions=2)
     first = lk.window_of(numbered(40, 2, "a"))
@@ -137,7 +137,7 @@ def rewrite_files(lk: TopicLake, key: str) -> None:
     write_deltalake(lk.table, rows, mode="overwrite", predicate=f"window = '{key}'")
 
 
-@pytest.mark.parametrize("damage", [delete_rows, append_rows, change_rows, remove_file, rewrite_files])
+@pytest.mark.parametrize("damage", long_after(3, [delete_rows, append_rows, change_rows, remove_file, rewrite_files]))
 def test_a_damaged_window_is_healed_by_loading_it_again(
     lake: LakeMaker, damage: Callable[[TopicLake, str], None]
 ) -> None:
@@ -306,7 +306,6 @@ def compact(broker: Broker, lk: TopicLake) -> None:
     wait_until("the log is compacted", lambda: len(lk.committed()) == 7)
 
 
-@both_engines
 def test_a_damaged_window_of_a_compacted_topic_is_restored(lake: LakeMaker, broker: Broker) -> None:
     """Kafka's records have changed, but past versions of the table contain the loaded records."""
     lk = lake(config=COMPACTED)

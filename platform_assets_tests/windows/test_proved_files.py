@@ -25,6 +25,7 @@ from platform_assets.model.digest import Digest, Measured
 from platform_assets.windows import proved_files
 from platform_assets.windows.maintain.merging import Upkeep
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, evaluation_of, proved
+from platform_assets_tests.support.variants import long_after
 
 pytestmark = pytest.mark.usefixtures("flat")
 
@@ -225,17 +226,20 @@ DAMAGED_VALUES: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        "deleted",
-        "cut",
-        "empty",
-        "of another file",
-        "of another table",
-        "no number",
-        "a very long number",
-        "null",
-        "no rows",
-    ],
+    long_after(
+        4,
+        [
+            "deleted",
+            "cut",
+            "empty",
+            "of another file",
+            "of another table",
+            "no number",
+            "a very long number",
+            "null",
+            "no rows",
+        ],
+    ),
 )
 def test_without_its_entry_a_file_is_read_again(topic: MadeTopic, read: Read, damage: str) -> None:
     by_stranger(topic)

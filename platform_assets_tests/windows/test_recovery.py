@@ -42,6 +42,7 @@ from platform_assets_tests.support.recovery import (
     vacuum,
     z_order,
 )
+from platform_assets_tests.support.variants import long_after
 from testbed import samples
 from testbed.layouts import new_tables_are
 
@@ -71,7 +72,7 @@ def contents(topic: MadeTopic) -> dict[str, tuple[Any, Any]]:
 REARRANGED = [compact, z_order]
 
 
-@pytest.mark.parametrize("rearrange", REARRANGED)
+@pytest.mark.parametrize("rearrange", long_after(1, REARRANGED))
 def test_windows_that_were_optimized_and_vacuumed_have_their_receipts_again(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], rearrange: Callable[[DeltaTable], None]
 ) -> None:
@@ -173,7 +174,7 @@ def test_what_is_left_of_an_expired_window_without_a_receipt_is_named(
     assert loader_of(topic, kafka).load(windows[0].key).outcome == "kept"
 
 
-@pytest.mark.parametrize("rearrange", REARRANGED)
+@pytest.mark.parametrize("rearrange", long_after(1, REARRANGED))
 def test_an_intact_window_that_was_optimized_vacuumed_and_expired_is_kept_and_decoded(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], rearrange: Callable[[DeltaTable], None]
 ) -> None:
@@ -365,7 +366,7 @@ def test_lost_files_of_a_window_whose_commit_has_left_the_log_hold_up_no_other(
     assert topic.values() == values
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", long_after(2, range(5)))
 def test_whatever_happens_a_load_ends_with_the_rows_or_is_right_that_they_are_lost(tmp_path: Path, number: int) -> None:
     """Maintenance, damage and lost ledgers happen in random order; then the test follows each error's remedy to its
     end.

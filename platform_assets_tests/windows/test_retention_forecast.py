@@ -31,6 +31,7 @@ from platform_assets.windows.load import retention_forecast
 from platform_assets.windows.load.retention_forecast import RetentionForecast
 from platform_assets_tests.support import answers
 from platform_assets_tests.support.made_batches import Made, made_batch
+from platform_assets_tests.support.variants import long_after
 from testbed import samples
 from testbed.clients import client_settings, librdkafka
 from testbed.loads import OpenTransaction as HeldOpen
@@ -97,7 +98,7 @@ def loaded(lk: TopicLake, key: str, offsets: range) -> None:
 # --- transactions ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ended_by", ["its time", "its producer's next start"])
+@pytest.mark.parametrize("ended_by", long_after(1, ["its time", "its producer's next start"]))
 def test_a_transaction_left_open_is_named_holds_windows_back_and_then_they_go_on(
     lake: LakeMaker, ended_by: str
 ) -> None:
@@ -199,6 +200,7 @@ def test_what_a_broker_refuses_to_tell_is_said_and_the_rest_is_known(
     assert look(lk).partitions[0].forecast is None
 
 
+@pytest.mark.long
 def test_many_transactions_at_once_are_told_apart(lake: LakeMaker) -> None:
     lk = lake(partitions=2)
     held: list[HeldOpen] = [lk.open_transaction([Record(partition=p)]) for p in (1, 0, 1)]
@@ -244,6 +246,7 @@ def test_the_warning_of_a_retention_by_time_comes_before_the_loss(lake: LakeMake
     assert min(errors) >= 0
 
 
+@pytest.mark.long
 def test_the_warning_of_a_retention_by_size_comes_before_the_loss(lake: LakeMaker) -> None:
     """Segments are 1 MiB, the smallest size that brokers accept, and the topic keeps 4 MiB."""
     kept = 4 << 20

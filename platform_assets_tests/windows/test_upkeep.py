@@ -327,6 +327,7 @@ def test_a_window_is_replaced_while_upkeep_moves_it(
     proved(topic)
 
 
+@pytest.mark.long
 def test_upkeep_races_loads_erasures_and_itself(topic: MadeTopic, rng: random.Random) -> None:
     """Each loser of a race ends with a clear outcome; nothing is lost or duplicated."""
     barrier, failed = threading.Barrier(4), list[Exception]()

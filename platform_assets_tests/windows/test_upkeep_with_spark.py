@@ -85,6 +85,7 @@ def upkeep(
     return found
 
 
+@pytest.mark.long
 def test_sparks_workers_merge_what_this_process_commits(
     people: MadeTopic, connection: Callable[[], ConnectSession]
 ) -> None:
@@ -99,6 +100,7 @@ def test_sparks_workers_merge_what_this_process_commits(
     assert all(people.load(w).outcome == "unchanged" for w in windows(people))
 
 
+@pytest.mark.long
 def test_spark_reads_and_continues_the_checkpoint_of_upkeep(people: MadeTopic, spark: SparkSession) -> None:
     """All commits before the checkpoint are deleted, so that Spark has to read its removed files too."""
     at, before = place(people, "raw"), rows(people, "raw")
@@ -188,6 +190,7 @@ def files_of(topic: MadeTopic, kind: TableKind) -> set[Path]:
     return set(place(topic, kind).rglob("*.parquet")) - set(place(topic, kind).glob("_delta_log/*"))
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_a_row_that_a_stranger_deletes_from_a_merged_file_is_named_and_healed(
     lake: LakeMaker, spark: SparkSession, connection: Callable[[], ConnectSession]

@@ -28,6 +28,7 @@ from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 from platform_assets.windows.maintain.merging import Upkeep
+from platform_assets_tests.support.variants import long_after
 from testbed.samples import append, cut, edge, loaded, recorded, rows
 
 TOPIC = "clicks"
@@ -178,10 +179,10 @@ def lose_the_ledgers_newest_commits(root: Path, windows: list[SealedWindow]) -> 
 
 @pytest.mark.parametrize(
     "harm",
-    [
-        delete_rows, delete_a_window, append_rows, append_before_all, rearrange, edit_a_receipt, delete_a_receipt, record_a_receipt,
-        edit_a_cut, append_a_cut, put_another_table_in_its_place, lose_the_ledgers_newest_commits,
-    ],
+    long_after(8, [
+        delete_rows, append_before_all, rearrange, edit_a_receipt, record_a_receipt, edit_a_cut, put_another_table_in_its_place,
+        lose_the_ledgers_newest_commits, delete_a_window, append_rows, delete_a_receipt, append_a_cut,
+    ]),
 )  # fmt: skip
 def test_whatever_is_done_to_an_older_window_has_all_windows_judged(
     tmp_path: Path, lake: list[SealedWindow], harm: Callable[[Path, list[SealedWindow]], None]
@@ -257,7 +258,7 @@ def flat(flat: None, tmp_path: Path) -> list[SealedWindow]:
     return windows
 
 
-@pytest.mark.parametrize("merged", [OLDER - 2, OLDER, OLDER + 2])
+@pytest.mark.parametrize("merged", long_after(1, [OLDER - 2, OLDER, OLDER + 2]))
 def test_upkeep_leaves_older_windows_counted(
     tmp_path: Path, flat: list[SealedWindow], merged: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

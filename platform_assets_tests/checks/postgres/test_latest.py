@@ -15,6 +15,7 @@ from platform_assets.checks.postgres.latest import LatestRows, order_of
 from platform_assets.model import debezium
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets_tests.support.decoded_topic import DecodedTopic
+from platform_assets_tests.support.variants import long_after
 
 DECLARED = DecodeDeclaration(FormatSpec("debezium", {"schema": "id INT NOT NULL, name STRING NOT NULL, qty INT"}))
 SNAPSHOT = Snapshot("100:200:120,150", lsn=10_000, before=9_000)
@@ -26,7 +27,7 @@ def event(operation: str, tx: int | None, row: dict[str, Any] | None, lsn: int =
     return json.dumps({**both, "source": source, "op": operation}).encode()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", long_after(4, range(8)))
 @pytest.mark.parametrize("run_bytes", [1, 1 << 20])
 def test_the_latest_rows_are_those_of_a_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, run_bytes: int

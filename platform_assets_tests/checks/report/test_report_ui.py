@@ -192,6 +192,7 @@ def test_three_accounts_that_differ_are_shown_apart(check_page: Opener) -> None:
         assert f"{number}. " in text
 
 
+@pytest.mark.long
 def test_edited_receipt_fails_the_account_of_its_window_alone(check_page: Opener) -> None:
     page = check_page(tables.AT_ODDS, accounted.NAME)
 
@@ -205,6 +206,7 @@ def test_edited_receipt_fails_the_account_of_its_window_alone(check_page: Opener
     assert min(red(page)) > 1000
 
 
+@pytest.mark.long
 def test_check_that_could_not_tell_is_not_red(check_page: Opener) -> None:
     page = check_page(tables.TORN, accounted.NAME)
 
@@ -215,6 +217,7 @@ def test_check_that_could_not_tell_is_not_red(check_page: Opener) -> None:
     assert red(page) == [0, 0]
 
 
+@pytest.mark.long
 def test_deep_audit_that_found_damage_names_it(check_page: Opener) -> None:
     page = check_page(tables.TORN, deep_audit.NAME)
 
@@ -228,6 +231,7 @@ def test_deep_audit_that_found_damage_names_it(check_page: Opener) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_deep_audit_of_a_table_in_order_counts_what_it_read(check_page: Opener) -> None:
     page = check_page(tables.SOUND, deep_audit.NAME)
 
@@ -255,6 +259,7 @@ def test_top_of_every_page_fits_what_the_ui_shows_of_it(check_page: Opener, topi
     assert width <= 0
 
 
+@pytest.mark.long
 def test_numbers_are_plotted(check_page: Opener) -> None:
     page = check_page(tables.SOUND, no_gaps.NAME)
 

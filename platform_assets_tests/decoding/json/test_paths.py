@@ -22,6 +22,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 from platform_assets_tests.decoding.json.page import rules
 from platform_assets_tests.support.decoding import BROKEN, UNTIMED, any_bytes, assert_same, decoded
+from platform_assets_tests.support.variants import long_after
 
 WIDE: Final = (
     "a INT, b STRING, c DOUBLE, d BOOLEAN NOT NULL, e TIMESTAMP, f DATE, g DECIMAL(6,2), h BINARY, i FLOAT, j BIGINT, "
@@ -201,11 +202,14 @@ def both(options: dict[str, Any], values: Sequence[bytes | None]) -> Decoded:
 
 @pytest.mark.parametrize(
     ("opening", "depth"),
-    [
-        *((o, d) for o in (b"[", b'{"a":', b'[{"a":', b" [ ", b'{"b":[1,') for d in (99, 100, 101, 10_000)),
-        (b"[", 1_000_000),
-        (b'{"a":', 1_000_000),
-    ],
+    long_after(
+        6,
+        [
+            (b"[", 1_000_000),
+            *((o, d) for o in (b"[", b'{"a":', b'[{"a":', b" [ ", b'{"b":[1,') for d in (99, 100, 101, 10_000)),
+            (b'{"a":', 1_000_000),
+        ],
+    ),
 )
 def test_nesting_of_any_depth_is_a_dead_letter_and_no_crash(opening: bytes, depth: int) -> None:
     found = both({"schema": "a STRING"}, [b'{"b":' + opening * depth, b'{"a":"x"}', None])
@@ -223,7 +227,9 @@ def test_the_deepest_that_may_be_declared_is_decoded() -> None:
 
 @pytest.mark.parametrize(
     ("inside", "size"),
-    [(r"\u00e9", 10_000_000), *((text, 1_000_000) for text in ("x", "é", r"\n", r"\ud83d\ude00", "[", r"\""))],
+    long_after(
+        3, [(r"\u00e9", 10_000_000), *((text, 1_000_000) for text in ("x", "é", r"\n", r"\ud83d\ude00", "[", r"\""))]
+    ),
 )
 def test_texts_of_megabytes_are_decoded(inside: str, size: int) -> None:
     text = inside * (size // len(inside.encode()))
@@ -234,8 +240,8 @@ def test_texts_of_megabytes_are_decoded(inside: str, size: int) -> None:
 
 @pytest.mark.parametrize(
     ("number", "reason"),
-    [("9" * 1_000_000, "out_of_range"), ("1." + "0" * 1_000_000, None), ("0." + "0" * 1_000_000 + "1", "out_of_range"),
-     ("1e" + "9" * 1_000_000, "out_of_range"), ("0e-" + "9" * 1_000_000, None), ("-" * 1_000_000, "malformed")],
+    long_after(3, [("9" * 1_000_000, "out_of_range"), ("1." + "0" * 1_000_000, None), ("0." + "0" * 1_000_000 + "1", "out_of_range"),
+     ("1e" + "9" * 1_000_000, "out_of_range"), ("0e-" + "9" * 1_000_000, None), ("-" * 1_000_000, "malformed")]),
     ids=["nines", "zeros", "small", "exponent", "negative exponent", "signs"],
 )  # fmt: skip
 def test_numbers_of_a_million_digits_are_judged(number: str, reason: str | None) -> None:

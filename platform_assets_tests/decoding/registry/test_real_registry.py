@@ -125,6 +125,7 @@ def test_schemas_are_read_by_id_and_outlive_their_registry(
     assert of.decode(fresh).columns.to_pylist() == [{"id": 3, "name": "later"}]
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_json_is_judged_by_the_schema_that_wrote_it_also_when_its_registry_is_lost(
     registry: Registry, register: Callable[..., Any], tmp_path: Path
@@ -172,6 +173,7 @@ def test_json_is_judged_by_the_schema_that_wrote_it_also_when_its_registry_is_lo
         registry.start()
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_protobuf_is_read_by_id_with_what_it_imports_and_outlives_its_registry(
     registry: Registry, register: Callable[..., Any], tmp_path: Path

@@ -150,6 +150,7 @@ def test_a_driver_needs_none_of_what_workers_compile() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_large_window_is_shared_out_and_holds_every_record(lake: LakeMaker) -> None:
     lk = lake(partitions=3, records_per_file=1_000)
     own, connector = engines(lk)
@@ -213,6 +214,7 @@ def test_a_worker_that_is_killed_is_named_by_what_it_read(lake: LakeMaker) -> No
     assert engines(lk)[0].write(whole(lk), TableRef.raw(lk.topic), "again", 100).measured.rows == 2
 
 
+@pytest.mark.long
 def test_a_worker_without_memory_is_named_by_what_it_read_and_works_again_with_more(lake: LakeMaker) -> None:
     """After the worker has contacted its first broker, it can allocate only a few more megabytes."""
     lk = lake()

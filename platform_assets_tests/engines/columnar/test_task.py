@@ -39,6 +39,7 @@ from platform_assets_tests.support.every_kind import EVERY_KIND
 from platform_assets_tests.support.made_batches import Made, made_batch
 from platform_assets_tests.support.quotas import fetch_quota
 from platform_assets_tests.support.raw_produce import produce_batch
+from platform_assets_tests.support.variants import long_after
 from testbed.loads import Record, TopicLake, wait_until
 
 pytestmark = pytest.mark.broker
@@ -171,7 +172,7 @@ def test_history_with_transactions_is_read_as_a_consumer_reads_it(
         same(lk, tmp_path / f"t{n}", ranges, most=rng.randint(1, 5))
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("codec", long_after(2, ["none", "gzip", "snappy", "lz4", "zstd"]))
 def test_compressed_topic_is_read_as_a_consumer_reads_it(lake: LakeMaker, tmp_path: Path, codec: str) -> None:
     lk = lake(config={"compression.type": "uncompressed" if codec == "none" else codec})
     lk.send(Record(b"value %d " % n * (n % 50), b"key", headers=(("h", b"%d" % n),)) for n in range(2_000))

@@ -25,6 +25,7 @@ from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import milliseconds
+from platform_assets_tests.support.engines import ONE_ENGINE
 from platform_assets_tests.support.every_kind import EVERY_KIND
 from testbed.loads import Record, records
 
@@ -72,6 +73,7 @@ def test_a_timestamp_that_the_broker_set_is_told_from_one_that_the_producer_set(
     assert records(rows) == records(lk.committed())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("flat")
 def test_a_table_says_what_it_holds_and_keeps_statistics_that_help(lake: LakeMaker) -> None:
     lk = lake()
@@ -114,6 +116,7 @@ def test_each_load_is_one_commit_that_carries_its_ranges(lake: LakeMaker) -> Non
         assert commit["operationParameters"]["mode"] == "Append"
 
 
+@pytest.mark.parametrize("engine_name", ONE_ENGINE)
 def test_a_window_of_aborted_records_alone_is_a_commit_with_no_rows(lake: LakeMaker) -> None:
     lk = lake()
     lk.load(lk.window_of([Record(b"before")]))
@@ -136,6 +139,7 @@ def test_a_window_of_aborted_records_alone_is_a_commit_with_no_rows(lake: LakeMa
     assert dict(no_gaps.check_result(found).figures)["offsets_without_row"] == 6
 
 
+@pytest.mark.parametrize("engine_name", ONE_ENGINE)
 def test_a_window_without_offsets_is_loaded_without_a_commit(lake: LakeMaker) -> None:
     lk = lake()
     lk.load(lk.window_of([Record()]))
@@ -145,6 +149,7 @@ def test_a_window_without_offsets_is_loaded_without_a_commit(lake: LakeMaker) ->
     assert key in lk.ledger.receipts(lk.declaration.raw_table)
 
 
+@pytest.mark.parametrize("engine_name", ONE_ENGINE)
 def test_small_windows_have_few_files_and_large_ones_a_file_a_partition(lake: LakeMaker) -> None:
     lk = lake(partitions=4, records_per_file=100)
     for per_partition, files in ((1, 1), (25, 1), (26, 2), (200, 4)):
@@ -269,6 +274,7 @@ def test_digests_do_not_depend_on_order_nor_on_files(measure: Callable[..., Meas
     assert measure(*rows).content != measure(*shifted).content
 
 
+@pytest.mark.parametrize("engine_name", ONE_ENGINE)
 def test_a_load_observes_the_digests_of_what_it_wrote(lake: LakeMaker) -> None:
     """The digests in the receipt equal the digests of the rows that are read back from the table. This shows that the
     digests were computed from the rows and not from the plan."""

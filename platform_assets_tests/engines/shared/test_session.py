@@ -118,6 +118,7 @@ def test_processes_with_the_same_code_and_lake_share_warm_workers_and_others_do_
     assert joined(spark_remote, tmp_path, "code") == first
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.broker
 def test_a_session_that_was_idle_or_lost_its_server_is_followed_by_another_within_the_load(

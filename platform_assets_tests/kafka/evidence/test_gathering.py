@@ -36,6 +36,7 @@ from platform_assets.model.digest import Digest, dense_digest, offsets_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of
 from platform_assets_tests.support.evidence import by_kind, ranged
 from platform_assets_tests.support.quotas import fetch_quota
+from platform_assets_tests.support.variants import long_after
 from testbed.clients import client_settings, librdkafka
 from testbed.loads import wait_until
 
@@ -240,7 +241,7 @@ def test_transaction_over_several_partitions(history: History) -> None:
     assert evidence.digest == sum((p.digest for p in evidence.by_partition.values()), Digest(0, 0))
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("codec", long_after(2, ["none", "gzip", "snappy", "lz4", "zstd"]))
 def test_compressed_transactions(history: History, codec: str) -> None:
     one = history.producer(options={"compression.type": codec})
     history.transaction(one, {0: 50}, commit=True)
@@ -361,7 +362,7 @@ def _consumed(h: History) -> list[int]:
     return offsets
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("codec", long_after(1, ["none", "gzip", "snappy", "lz4", "zstd"]))
 def test_compacted_topic(
     compacted: Mapping[str, tuple[History, list[int]]], codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -463,6 +464,7 @@ def test_topic_re_created_or_deleted_while_it_is_read(history: History, again: b
 # --- cutting short and failing ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_quota_of_a_megabyte_a_second_is_waited_out(history: History) -> None:
     """The broker first serves as much as its quota window of two seconds allows, and then sends empty answers without
     delay."""
@@ -561,6 +563,7 @@ def test_past_deadline_asks_nobody(long: History) -> None:
     assert (evidence.done, evidence.total, evidence.complete) == (0, 5, False)
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_broker_gone_and_back_while_it_is_read(request: pytest.FixtureRequest, broker: Broker, long: History) -> None:
     end = long.end(0)
@@ -597,6 +600,7 @@ def test_the_leader_tells_which_offsets_are_on_its_own_disks(broker: Broker, top
         brokers.close()
 
 
+@pytest.mark.long
 def test_memory_is_flat_over_a_long_range(broker: Broker, topic: TopicMaker) -> None:
     h = History(broker, topic(stem="evidence"))
     plain = h.producer(transactional=False)
