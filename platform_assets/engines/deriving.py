@@ -5,27 +5,34 @@ Groups reach Spark as a DataFrame and are joined, never written into the text of
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from platform_assets.engines.connector.measure import row_hash
 from platform_assets.engines.shared.session import configure_codegen, without_token
-from platform_assets.errors import ConfigurationError, DerivedQueryError
+from platform_assets.errors import ConfigurationError, DerivedQueryError, PlatformError
+from platform_assets.lake import pinned_files
 from platform_assets.lake.derived_table import RowsDigest
 from platform_assets.lake.location import Folder
+from platform_assets.lake.pinned_files import PinnedFiles, Wanted
 from platform_assets.model.derived import WINDOW
+from platform_assets.model.logs import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.connect.session import SparkSession
+
+_log = logger(__name__)
 
 _FIXED: Final = (
     "boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary", "date", "timestamp",
@@ -35,6 +42,10 @@ _BAD_NAME: Final = re.compile(r"[ ,;{}()\n\t=]")
 _EXPRESSION: Final = "__by_"
 _GROUP: Final = "__group_"
 _FILE: Final = "__file"
+_HASH: Final = "__hash"
+_MOST_FILES: Final = 200
+"""Maximum number of files that Spark reads by their names. Of more, it takes as long to look at each of them as to read the log."""
+_SOME_FILES: Final = 4
 _VIEW: Final = re.compile(r"`?__derived_[0-9a-f]{32}_(\d+)`?")
 
 
@@ -66,10 +77,70 @@ class DerivingEngine:
         with self.failures():
             configure_codegen(self._spark, records)
 
-    def read(self, table: PinnedInput) -> DataFrame:
-        """Return the rows of a table at its version."""
+    def read(self, table: PinnedInput, wanted: Sequence[Wanted] = ()) -> DataFrame:
+        """Return the rows of a table at its version; with `wanted`, at least those with these values, from few files."""
+        files = self._files(table, wanted)
+        return self._of_files(table, files) if _are_few(files) else self.read_all(table)
+
+    def read_all(self, table: PinnedInput) -> DataFrame:
+        """Return the rows of a table at its version, read by Delta's own reader."""
         frame: Any = self._spark.read.format("delta").option("versionAsOf", table.version)
         return frame.load(table.folder.spark_path)
+
+    def read_both(self, old: PinnedInput, new: PinnedInput) -> tuple[DataFrame, DataFrame]:
+        """Return the rows of two versions of a table, without those in files that both versions have, if the files are few."""
+        before, now = self._files(old, (), new), self._files(new, (), old)
+        if _are_few(before) and _are_few(now):
+            return self._of_files(old, before), self._of_files(new, now)
+        return self.read_all(old), self.read_all(new)
+
+    def changed_share(self, old: PinnedInput, new: PinnedInput) -> tuple[int, float]:
+        """Return the number of rows of `new` in files that `old` does not have, and their share of all rows. If the log does not show
+        them, all rows count."""
+        now, own = self._files(new, ()), self._files(new, (), old)
+        if now is None or own is None or now.rows is None or own.rows is None:
+            return sys.maxsize, 1.0
+        return own.rows, own.rows / max(now.rows, 1)
+
+    def records(self, table: PinnedInput, wanted: Sequence[Wanted]) -> int | None:
+        """Return the number of rows in the files that `read` opens, by the log; None if it is not known."""
+        files = self._files(table, wanted)
+        return files.rows if _are_few(files) else None
+
+    def read_some(self, table: PinnedInput, seed: str) -> DataFrame:
+        """Return the rows of a few files of a table at its version, which `seed` selects."""
+        files = self._files(table, ())
+        return self.read_all(table) if files is None else self._of_files(table, files.some(_SOME_FILES, seed))
+
+    def _files(
+        self, table: PinnedInput, wanted: Sequence[Wanted], without: PinnedInput | None = None
+    ) -> PinnedFiles | None:
+        """Return the files that may have these values, except the files of `without`; None if Delta's own reader has to find them.
+
+        From a list of files, Spark reads neither the table's log, which takes it some jobs for each version, nor any other file.
+        """
+        try:
+            found = pinned_files.with_values(table.folder, table.version, wanted, is_utc=self._is_utc)
+            if found is not None and without is not None:
+                other = pinned_files.with_values(without.folder, without.version, (), is_utc=self._is_utc)
+                found = None if other is None else found.without(other)
+        except PlatformError as e:
+            _log.info("Delta's reader is used for %s: %s", table.name, e)
+            return None
+        return found
+
+    def _of_files(self, table: PinnedInput, files: PinnedFiles) -> DataFrame:
+        from pyspark.sql.types import StructType
+
+        schema = _without_metadata(StructType.fromJson(json.loads(files.schema)))
+        if not files.rows_of:
+            return self._spark.createDataFrame([], schema)
+        frame: Any = self._spark.read.schema(schema)
+        return frame.parquet(*(f"{table.folder.spark_path}/{path}" for path in files.rows_of))
+
+    @cached_property
+    def _is_utc(self) -> bool:
+        return self._spark.conf.get("spark.sql.session.timeZone") in ("UTC", "Etc/UTC", "Z", "GMT")
 
     def empty(self, schema: pa.Schema) -> DataFrame:
         """Return a frame without rows that has these columns, with which a query is analyzed."""
@@ -150,13 +221,28 @@ class DerivingEngine:
         found = table.select(*names).union(computed).distinct().orderBy(order, *names).limit(number)
         return found.toArrow()
 
-    def files_with(self, frame: DataFrame, groups: pa.Table, folder: Folder) -> dict[str, str]:
-        """Return the derived table's files with rows of these groups: Spark's address of each, by its path in the table."""
+    def holding(
+        self, table: PinnedInput, wanted: Sequence[Wanted], groups: pa.Table, lacking: DataFrame | None
+    ) -> tuple[dict[str, str], RowsDigest, bool]:
+        """Return the derived table's files with rows of these groups: Spark's address of each, by its path in the table; the digest of
+        these rows; and True if `lacking` has no rows. `wanted` has the values of the groups. One query finds all of this.
+        """
         from pyspark.sql import functions as F
 
-        placed = frame.withColumn(_FILE, F.col("_metadata.file_path"))
-        found = self.of_groups(placed, groups).select(_FILE).distinct().collect()
-        return {_below(row[0], folder): row[0] for row in found}
+        queries: list[DataFrame] = []
+        names = (_FILE, "row_high", "row_low", "rows")
+        # Without files, rows have no file names.
+        if self.records(table, wanted) != 0:
+            frame = self.read(table, wanted)
+            place = F.col("_metadata.file_path").alias(_FILE)
+            hashed = frame.select(*map(_quoted, self._by), place, self._hash_of(frame))
+            queries.append(self.of_groups(hashed, groups).groupBy(_FILE).agg(*_digest_sums()).select(*names))
+        if lacking is not None:
+            queries.append(lacking.limit(1).select(F.lit(None).cast("string"), *(F.lit(0) for _ in names[1:])))
+        rows = reduce(lambda one, other: one.union(other), queries).toDF(*names).collect() if queries else []
+        files = [row for row in rows if row[_FILE] is not None]
+        digest = reduce(lambda one, other: one + other, map(_digest_of, files), RowsDigest())
+        return {_below(row[_FILE], table.folder): row[_FILE] for row in files}, digest, len(files) == len(rows)
 
     def addresses(self, frame: DataFrame, folder: Folder, paths: Sequence[str]) -> dict[str, str]:
         """Return Spark's address of each of the files `paths`, which are relative to the table's folder."""
@@ -183,11 +269,20 @@ class DerivingEngine:
 
     def digest(self, frame: DataFrame) -> RowsDigest:
         """Return the digest of all columns of all rows."""
+        return _digest_of(frame.select(self._hash_of(frame)).agg(*_digest_sums()).collect()[0])
+
+    def digest_and_strays(self, frame: DataFrame, groups: pa.Table) -> tuple[RowsDigest, bool]:
+        """Return the digest of all rows, and True if rows belong to other groups. One query finds both."""
         from pyspark.sql import functions as F
 
-        hashed = row_hash(frame, frame.columns)
-        row = frame.agg(*_sums("row", hashed), F.count(F.lit(1)).alias("rows")).collect()[0]
-        return RowsDigest(row["rows"], _total(row, "row"))
+        whole = frame.select(self._hash_of(frame)).agg(F.lit(False).alias("stray"), *_digest_sums())
+        other = self.of_groups(frame, groups, other=True).limit(1)
+        rows = whole.union(other.select(F.lit(True), *(F.lit(0) for _ in whole.columns[1:]))).collect()
+        (own,) = (row for row in rows if not row["stray"])
+        return _digest_of(own), len(rows) > 1
+
+    def _hash_of(self, frame: DataFrame) -> Column:
+        return row_hash(frame, frame.columns).alias(_HASH)
 
     def column_digests(self, frame: DataFrame) -> dict[str, int]:
         """Return a digest of each column's values with their groups, to name the columns that differ."""
@@ -229,6 +324,10 @@ class DerivingEngine:
         return StructType.fromJson(_all_nullable(given))
 
 
+def _are_few(files: PinnedFiles | None) -> TypeGuard[PinnedFiles]:
+    return files is not None and len(files.rows_of) <= _MOST_FILES
+
+
 def _sums(name: str, hashed: Column) -> list[Column]:
     from pyspark.sql import functions as F
 
@@ -236,6 +335,16 @@ def _sums(name: str, hashed: Column) -> list[Column]:
         F.sum(F.shiftrightunsigned(hashed, 32)).alias(f"{name}_high"),
         F.sum(hashed.bitwiseAND(F.lit(0xFFFFFFFF))).alias(f"{name}_low"),
     ]
+
+
+def _digest_sums() -> list[Column]:
+    from pyspark.sql import functions as F
+
+    return [*_sums("row", F.col(_HASH)), F.count(F.lit(1)).alias("rows")]
+
+
+def _digest_of(row: Any) -> RowsDigest:
+    return RowsDigest(row["rows"], _total(row, "row"))
 
 
 def _total(row: Any, name: str) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.tables import StateRef, TableRef
-from platform_assets.windows.derive import joins, query
+from platform_assets.windows.derive import expressions, joins, query
 from platform_assets.windows.derive.expressions import QueryError
 from platform_assets.windows.derive.query import Query
 
@@ -246,3 +246,31 @@ def test_aggregates_of_floating_point_numbers_are_warned_about(select: str, warn
     sql = f"SELECT date(time_hour) AS day, {select} AS x FROM decoded.flights GROUP BY 1"
     found = parsed(sql).warnings
     assert any("floating-point" in text for text in found) == warned, found
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("carrier", ("carrier", "same")),
+        ("(`my column`)", ("my column", "same")),
+        ("date(time_hour)", ("time_hour", "date")),
+        ("CAST((time_hour) AS DATE)", ("time_hour", "date")),
+        ("to_date(time_hour)", ("time_hour", "date")),
+        ("time_hour::date", ("time_hour", "date")),
+        ("date_trunc('hour', time_hour)", ("time_hour", "hour")),
+        ("date_trunc('DAY', time_hour)", ("time_hour", "day")),
+        ("to_date(text, 'dd.MM.yyyy')", None),
+        ("date_trunc('month', time_hour)", None),
+        ("trunc(time_hour, 'MM')", None),
+        ("hour(time_hour)", None),
+        ("CAST(n AS STRING)", None),
+        ("customer['id']", None),
+        ("date(customer['at'])", None),
+        ("lower(carrier)", None),
+        ("-n", None),
+        ("date(date_trunc('hour', time_hour))", None),
+        ("1", None),
+    ],
+)
+def test_functions_that_never_decrease_are_recognized(expression: str, expected: tuple[str, str] | None) -> None:
+    assert expressions.never_decreasing(expressions.by_expression("x", expression)) == expected

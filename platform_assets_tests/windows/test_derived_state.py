@@ -234,7 +234,7 @@ def test_rows_of_two_versions_differ_whatever_the_order_of_their_columns(connect
     parsed = query.parsed(DerivedDeclaration(DerivedRef("x"), WINDOW, sql))
     for now, differing in ((before, set()), (swapped, {"N1", "N2"}), (signed, {"N1"})):
         versions: Any = SimpleNamespace(
-            read=lambda pinned, frames=(before, now): frames[pinned.version],
+            read_both=lambda old, new, frames=(before, now): (frames[old.version], frames[new.version]),
             differing=functools.partial(DerivingEngine.differing, cast("DerivingEngine", None)),
         )
         old, new = (PinnedInput("state/planes", Folder("x"), version) for version in (0, 1))

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.windows.derive import erased
 from platform_assets.windows.derive.deriving import Derived, Updater, up_to_date
 from platform_assets_tests.conftest import SEED
-from platform_assets_tests.support.derived_lake import Flights, flights, judged, key, rows_of
+from platform_assets_tests.support.derived_lake import START, Flights, flights, judged, key, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -69,6 +70,12 @@ def test_a_run_replaces_only_the_groups_that_changed_windows_touch(tmp_path: Pat
     assert done.extent == "groups"
     assert [load[0] for load in done.loads["values"]] == [changed]
     assert done.inputs["decoded/flights"].version == lake.version
+
+    # No file of the table can have rows of a day after all others.
+    lake.load(3, [{**row, "time_hour": START + timedelta(days=99)} for row in flights(seed, 3)])
+    done = run(lake, BY_DAY, connection).made.derivation
+    assert (done.groups["count"], done.replaced.rows) == (1, 0)
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
 
     whole = run(lake, BY_DAY, connection, whole=True)
     assert whole.made.derivation.whole == done.whole
@@ -393,8 +400,8 @@ def test_an_erasure_reaches_rows_and_past_files_also_through_another_derived_tab
     lake.load(0, [*rows, {**rows[0], "carrier": "Jane Doe"}])
     for number in range(2):
         lake.load(1, flights(seed, 20 + number))
-        for declared in (NAMES, NAMES_AGAIN):
-            run(lake, declared, connection)
+        done = [run(lake, declared, connection).made.derivation for declared in (NAMES, NAMES_AGAIN)]
+    assert [derivation.extent for derivation in done] == ["groups", "groups"]
     assert all(files_with(table, "Jane") for table in tables)
     assert erased.left(lake.lake, "flights") == []
 

@@ -59,8 +59,8 @@ def compare(
     """Compute rows again from the inputs of the derivation `made`, and compare them with the table's rows.
 
     `seed` selects a few groups, up to half of them from `replaced`, which a run just computed, and the others from the groups of the
-    driving table and of the derived table; without it, all rows are compared. Raises DerivedQueryError if the table itself cannot be
-    read.
+    derived table and of a few files of the driving table; without it, all rows are compared. Raises DerivedQueryError if the table
+    itself cannot be read.
     """
     if made.derivation.declaration != declaration.digest:
         return Comparison(0, 0, unknown=QUERY_CHANGED)
@@ -73,7 +73,7 @@ def compare(
     if seed is not None:
         try:
             with engine.failures():
-                driving = engine.read(pinned[updater.query.driving])
+                driving = engine.read_some(pinned[updater.query.driving], seed)
                 groups = _sampled(engine.sample(table, driving, SAMPLED, seed), replaced, seed)
         except DerivedQueryError as e:
             return Comparison(0, 0, unknown=e.reason)

@@ -26,11 +26,11 @@ from platform_assets.lake.changed_windows import ChangedWindows, changed_windows
 from platform_assets.lake.derived_table import MOST_LISTED, Derivation, InputVersion, Made, RowsDigest
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.vacuum import old_files, vacuum
-from platform_assets.model.derived import DerivedDeclaration, DerivedRef
+from platform_assets.model.derived import DerivedDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.derive import erased, query, touched
-from platform_assets.windows.derive.query import Input, Query
+from platform_assets.windows.derive import erased, joins, query, touched
+from platform_assets.windows.derive.query import Input, Query, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +96,8 @@ class Updater:
         self._erased = erased.seen(self._lake, self.query.inputs)
         pinned = self.pinned()
         last, foreign = (None, False) if handle is None else derived_table.newest(self._folder, handle.version())
-        self._engine.prepare(self._records(pinned))
+        # The rows of the changed windows are few, compared with those that are computed.
+        self._engine.prepare(0)
         plan = Plan(because) if whole else self._plan(last, foreign, pinned)
         if (
             not plan.because
@@ -119,6 +120,7 @@ class Updater:
             except AllRowsNeededError as e:
                 plan = Plan(str(e), changes=plan.changes)
         unique = _unique(run_id)
+        self._engine.prepare(self._records(pinned))
         with self._discarding(unique, handle):
             made = self._whole(handle, last, pinned, plan, unique)
         self._delete_past(made, begun, dead=True)
@@ -191,18 +193,24 @@ class Updater:
         self, pinned: Mapping[Input, PinnedInput], groups: pa.Table | None, use: Callable[[DataFrame], Any]
     ) -> Any:
         """Return what `use` returns for the query's rows; with `groups`, only for the rows of these groups."""
-        frames = []
-        for ref in self.query.inputs:
-            frame = self._engine.read(pinned[ref])
-            frames.append(
-                self._engine.among(frame, groups) if groups is not None and ref == self.query.driving else frame
-            )
+        frames = [self._input(pinned[ref], groups if ref == self.query.driving else None) for ref in self.query.inputs]
 
         def text(views: Any) -> str:
             return self.query.with_views(dict(zip(self.query.inputs, views, strict=True)))
 
         with self._engine.failures(self._names), self._engine.result(text, frames) as frame:
             return use(frame)
+
+    def _input(self, table: PinnedInput, groups: pa.Table | None) -> DataFrame:
+        """Return the rows of an input; with `groups`, only the driving table's rows of these groups."""
+        wanted = () if groups is None else touched.wanted(self._declared.by, groups)
+        frame = self._engine.read(table, wanted) if self._is_plain else self._engine.read_all(table)
+        return frame if groups is None else self._engine.among(frame, groups)
+
+    @property
+    def _is_plain(self) -> bool:
+        """False if the query reads the names of files in `_metadata`, which have to be those that Delta's own reader gives."""
+        return not joins.is_named("_metadata", self.query.text, *self._declared.by.values())
 
     # --- planning
 
@@ -243,8 +251,6 @@ class Updater:
                     is_by_window = self._declared.is_by_window
                     found.append(touched.by_windows(self._engine, changes, driving, is_by_window=is_by_window))
             elif changes_rows(driving.folder, then.version, driving.version, digest=then.digest):
-                if isinstance(self.query.driving, DerivedRef):
-                    return Plan(f"{driving.name}, which is derived, changed")
                 if not _continues(driving, then):
                     return Plan(f"{driving.name} was replaced by another copy")
                 found.append(touched.by_own_rows(self._engine, self.query, old, driving))
@@ -301,26 +307,28 @@ class Updater:
         if len(counts) != len(files) or sum(counts.values()) != last.whole.rows:
             raise AllRowsNeededError("the numbers of rows in the table's log are missing or wrong")
         below = f"{derived_table.FOLDER}/{unique}"
+        driving, wanted = pinned[self.query.driving], touched.wanted(self._declared.by, groups)
+        engine.prepare(engine.records(driving, wanted) or self._records(pinned))
         with engine.failures(self._names):
-            if self._lacks_groups(pinned, plan):
+            own = touched.wanted({name: quoted(name) for name in by}, groups)
+            frame = engine.read(table, own)
+            holding, replaced, is_complete = engine.holding(table, own, groups, self._lacking(pinned, plan))
+            if not is_complete:
                 raise AllRowsNeededError("rows of changed windows are in none of the groups that were found")
-            frame = engine.read(table)
-            touched = engine.files_with(frame, groups, self._folder)
-            replaced = engine.digest(engine.of_groups(frame, groups)) if touched else RowsDigest()
             small = [path for path, (size, _) in files.items() if size < _SMALL_BYTES]
             if len(small) > _MOST_SMALL:
-                touched |= engine.addresses(frame, self._folder, small)
-            removed = set(touched)
+                frame = engine.read(table)
+                holding = engine.addresses(frame, self._folder, [*holding, *small])
+            removed = set(holding)
             kept_rows = sum(counts[path] for path in removed) - replaced.rows
             schema = frame.schema
             if kept_rows:
-                engine.write(engine.kept(frame, groups, list(touched.values())), self._folder, f"{below}-kept")
+                engine.write(engine.kept(frame, groups, list(holding.values())), self._folder, f"{below}-kept")
         self.rows(pinned, groups, lambda found: engine.write(engine.nullable_like(found, schema), self._folder, below))
         with engine.failures(self._names):
             staged = engine.staged(self._folder, below, schema)
-            written = engine.digest(staged)
-            strays = engine.of_groups(staged, groups, other=True).limit(1).count()
-        if strays:
+            written, has_strays = engine.digest_and_strays(staged, groups)
+        if has_strays:
             raise AllRowsNeededError("the query gave rows of other groups than those that changed")
         new = derived_table.written_files(self._folder, below, by)
         kept = derived_table.written_files(self._folder, f"{below}-kept", by) if kept_rows else []
@@ -331,14 +339,12 @@ class Updater:
         derivation = self._derivation(unique, pinned, plan, "groups", replaced, written, whole)
         return self._commit(handle, derivation, [*new, *kept], removed, None)
 
-    def _lacks_groups(self, pinned: Mapping[Input, PinnedInput], plan: Plan) -> bool:
-        """Return True if the filter by groups, by which rows of the driving table are read, misses rows of changed windows."""
-        from pyspark.sql import functions as F
-
+    def _lacking(self, pinned: Mapping[Input, PinnedInput], plan: Plan) -> DataFrame | None:
+        """Return the rows of changed windows that the filter by groups, by which rows of the driving table are read, misses."""
         if plan.groups is None or plan.changes is None:
-            return False
-        changed = self._engine.read(pinned[self.query.driving]).where(F.col("window").isin(list(plan.changes.keys)))
-        return bool(self._engine.among(changed, plan.groups, other=True).limit(1).count())
+            return None
+        changed = touched.of_windows(self._engine, pinned[self.query.driving], plan.changes.keys)
+        return self._engine.among(changed, plan.groups, other=True)
 
     def _derivation(
         self,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from platform_assets.errors import ConfigurationError
+from platform_assets.lake.pinned_files import Function
 
 _CHANGING: Final = frozenset(
     {"rand", "random", "randn", "uuid", "shuffle", "now", "curdate", "current_timestamp", "current_date", "current_time",
@@ -164,6 +165,31 @@ def by_expression(name: str, text: str) -> Any:
                 f"{where}: {text!r} must be an expression over one row of the driving table, and {_shown(node)} is not known to be one"
             )
     return found
+
+
+def never_decreasing(expression: Any) -> tuple[str, Function] | None:
+    """Return the column and the function if a `by` expression is a column, its date, or a time truncated to a unit that has a fixed
+    length; None for other expressions."""
+    from sqlglot import exp
+
+    while isinstance(expression, exp.Paren):
+        expression = expression.this
+    function: Function = "same"
+    if isinstance(expression, exp.Cast) and expression.to.is_type(exp.DataType.Type.DATE):
+        if expression.args.get("format") or expression.args.get("default"):
+            return None
+        function = "date"
+    elif isinstance(expression, exp.TsOrDsToDate) and not expression.args.get("format"):
+        function = "date"
+    elif isinstance(expression, exp.TimestampTrunc) and not expression.args.get("zone"):
+        unit = next((each for each in get_args(Function) if each == expression.text("unit").lower()), None)
+        if unit is None or unit in ("same", "date"):
+            return None
+        function = unit
+    column = expression if function == "same" else expression.this
+    while isinstance(column, exp.Paren):
+        column = column.this
+    return (column.name, function) if isinstance(column, exp.Column) and not column.table else None
 
 
 def _shown(node: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -10,9 +10,10 @@ import pyarrow as pa
 from platform_assets.engines.deriving import AllRowsNeededError, DerivingEngine, PinnedInput
 from platform_assets.errors import DerivedQueryError
 from platform_assets.lake.changed_windows import ChangedWindows
-from platform_assets.model.derived import WINDOW
+from platform_assets.lake.pinned_files import Wanted
+from platform_assets.model.derived import WINDOW, DerivedRef
 from platform_assets.model.logs import logger
-from platform_assets.windows.derive import joins
+from platform_assets.windows.derive import expressions, joins
 from platform_assets.windows.derive.query import Query, quoted
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ _log = logger(__name__)
 
 MOST_GROUPS: Final = 100_000
 """Maximum number of groups that a run replaces. If more have changed, it computes all rows."""
+_MANY_ROWS: Final = 200_000
+_LARGE_SHARE: Final = 0.2
+"""If more rows than both are in changed files, comparing two versions takes longer than computing all rows."""
 
 
 def by_windows(
@@ -31,16 +35,36 @@ def by_windows(
     keys = list(changes.keys)
     if is_by_window:
         return pa.table({WINDOW: pa.array(keys, pa.string())})
-    from pyspark.sql import functions as F
-
     if changes.since is None:
         raise AssertionError("unreachable: changes since no version have no keys")
     old = PinnedInput(driving.name, driving.folder, changes.since)
-    return _found(engine, old, lambda: [engine.read(each).where(F.col(WINDOW).isin(keys)) for each in (old, driving)])
+    return _found(engine, old, lambda: [of_windows(engine, each, keys) for each in (old, driving)])
+
+
+def of_windows(engine: DerivingEngine, table: PinnedInput, keys: Sequence[str]) -> DataFrame:
+    """Return the rows of these windows of a table of windows."""
+    from pyspark.sql import functions as F
+
+    given = Wanted.of(WINDOW, "same", keys)
+    return engine.read(table, () if given is None else (given,)).where(F.col(WINDOW).isin(list(keys)))
+
+
+def wanted(by: Mapping[str, str], groups: pa.Table) -> tuple[Wanted, ...]:
+    """Return the values of columns that rows of these groups can have, as far as the expressions in `by` show them."""
+    found = []
+    for (name, text), values in zip(by.items(), groups.columns, strict=True):
+        known = expressions.never_decreasing(expressions.by_expression(name, text))
+        if known is not None and (each := Wanted.of(*known, values.to_pylist())) is not None:
+            found.append(each)
+    return tuple(found)
 
 
 def by_own_rows(engine: DerivingEngine, query: Query, old: PinnedInput, new: PinnedInput) -> pa.Table:
     """Return the groups of the rows of the driving table that differ between two versions. Raises AllRowsNeededError."""
+    if isinstance(query.driving, DerivedRef):
+        rows, share = engine.changed_share(old, new)
+        if rows > _MANY_ROWS and share > _LARGE_SHARE:
+            raise AllRowsNeededError(f"most files of {new.name}, which is derived, changed")
     return _found(engine, old, lambda: [_changed(engine, query, old, new)])
 
 
@@ -81,7 +105,7 @@ def _changed(engine: DerivingEngine, query: Query, old: PinnedInput, new: Pinned
         raise AllRowsNeededError(f"{new.name} changed, and the query reads _metadata")
     before, now = (
         frame.select(*(quoted(name) for name in frame.columns if query.reads_all or joins.is_named(name, *texts)))
-        for frame in (engine.read(old), engine.read(new))
+        for frame in engine.read_both(old, new)
     )
     types = [{field.name: field.dataType.simpleString() for field in frame.schema} for frame in (before, now)]
     if types[0] != types[1]:
