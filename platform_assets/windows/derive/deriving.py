@@ -96,8 +96,7 @@ class Updater:
         self._erased = erased.seen(self._lake, self.query.inputs)
         pinned = self.pinned()
         last, foreign = (None, False) if handle is None else derived_table.newest(self._folder, handle.version())
-        # The rows of the changed windows are few, compared with those that are computed.
-        self._engine.prepare(0)
+        self._engine.prepare(self._records(pinned))
         plan = Plan(because) if whole else self._plan(last, foreign, pinned)
         if (
             not plan.because
@@ -249,11 +248,15 @@ class Updater:
                     return Plan(f"of {driving.name}, {changes.unknown}", changes=changes)
                 if changes:
                     is_by_window = self._declared.is_by_window
+                    rows = touched.records(self._engine, driving, changes.keys)
+                    self._engine.prepare(self._records(pinned) if rows is None else rows)
                     found.append(touched.by_windows(self._engine, changes, driving, is_by_window=is_by_window))
             elif changes_rows(driving.folder, then.version, driving.version, digest=then.digest):
                 if not _continues(driving, then):
                     return Plan(f"{driving.name} was replaced by another copy")
                 found.append(touched.by_own_rows(self._engine, self.query, old, driving))
+            if joined:
+                self._engine.prepare(self._records(pinned))
             for ref in joined:
                 new, pairs = pinned[ref], self.query.keyed[ref]
                 was = PinnedInput(new.name, new.folder, before[ref.name].version)

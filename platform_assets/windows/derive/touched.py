@@ -45,8 +45,17 @@ def of_windows(engine: DerivingEngine, table: PinnedInput, keys: Sequence[str]) 
     """Return the rows of these windows of a table of windows."""
     from pyspark.sql import functions as F
 
+    return engine.read(table, _in_windows(keys)).where(F.col(WINDOW).isin(list(keys)))
+
+
+def records(engine: DerivingEngine, table: PinnedInput, keys: Sequence[str]) -> int | None:
+    """Return the number of rows in the files that may have rows of these windows, by the log; None if it is not known."""
+    return engine.records(table, _in_windows(keys))
+
+
+def _in_windows(keys: Sequence[str]) -> tuple[Wanted, ...]:
     given = Wanted.of(WINDOW, "same", keys)
-    return engine.read(table, () if given is None else (given,)).where(F.col(WINDOW).isin(list(keys)))
+    return () if given is None else (given,)
 
 
 def wanted(by: Mapping[str, str], groups: pa.Table) -> tuple[Wanted, ...]:
