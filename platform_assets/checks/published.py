@@ -8,10 +8,8 @@ without it.
 
 from __future__ import annotations
 
-import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappush, heapreplace
 from typing import Any, Final
@@ -20,19 +18,18 @@ from zlib import crc32
 import numpy as np
 from deltalake.exceptions import DeltaError
 
+from platform_assets.checks.published_records import identity_of
+from platform_assets.checks.published_spans import Spans, Unnamed, dealt_to, match
 from platform_assets.checks.published_values import Sampled, disagreements, rows_of
-from platform_assets.errors import BrokerUnreachableError, PlatformError
-from platform_assets.kafka.client_errors import is_out_of_reach
-from platform_assets.kafka.cluster import Cluster
-from platform_assets.kafka.plain_consumer import consume, plain_consumer
+from platform_assets.errors import PlatformError
+from platform_assets.kafka.publisher import committed_records
 from platform_assets.lake import load_log
-from platform_assets.model.publishing import HEADER
+from platform_assets.model.publishing import PublishDeclaration
 from platform_assets.windows.publish.encoding import OWN_COLUMNS
 from platform_assets.windows.publish.progress import Plan, Position, Progress
 from platform_assets.windows.publish.publishing import Publisher
 
 CHECK: Final = "published_once"
-_PATIENCE: Final = 30.0
 _NAMED: Final = 10
 _KEPT: Final = 100
 _JUDGED: Final = 10_000
@@ -58,6 +55,7 @@ class Evidence:
     not_read: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     plan: Plan = field(default_factory=Plan)
+    unit: str = "windows"
 
     def object_to(self, problem: str) -> None:
         """Count a problem, and keep its text if there are not too many."""
@@ -76,9 +74,7 @@ class Evidence:
         if self.problems:
             more = f" And {self.wrong - _NAMED:,} more." if self.wrong > _NAMED else ""
             return "; ".join(self.problems[:_NAMED]) + "." + more
-        text = (
-            f"{self.records:,} records of {self.windows:,} windows are on the topic once, in order, and as in the table"
-        )
+        text = f"{self.records:,} records of {self.windows:,} {self.unit} are on the topic once, in order, and as in the table"
         if self.deleted:
             text += f"; Kafka has already deleted {self.deleted:,} older offsets"
         reasons = [*self.not_read, *self.notes]
@@ -98,6 +94,9 @@ class _Window:
     _columns: tuple[array[int], ...] = field(default_factory=lambda: tuple(array(code) for code in "iqqqqb"))
 
     sample: dict[Position, tuple[int, int, Sampled | None]] = field(default_factory=dict)
+    unnamed: Unnamed = field(default_factory=Unnamed)
+    first: dict[Position, tuple[int, int, str]] = field(default_factory=dict)
+    """The first correction of each corrected place: rank, ordinal and kind."""
     _chosen: list[tuple[int, Position]] = field(default_factory=list)
 
     def mark(self, load_id: str, ordinal: int) -> bool:
@@ -123,6 +122,8 @@ class _Window:
         rank = -1 if kind == "row" else self.ranks.get(load_id, 0)
         for column, each in zip(self._columns, (*at, rank, ordinal, value, kind == "removed"), strict=True):
             column.append(each)
+        if kind != "row":
+            self.first[at] = min(self.first.get(at, (rank, ordinal, kind)), (rank, ordinal, kind))
 
     def choose(self, at: Position, load_id: str, ordinal: int, kind: str, record: Sampled, most: int) -> None:
         """Keep the newest record of each place that is in the sample: the `most` places with the lowest checksums."""
@@ -173,7 +174,8 @@ def gather(
     starts = {p: f.offset for p, f in publisher.cluster.log_starts(state).items()}
     ends = {p: f.offset for p, f in publisher.cluster.last_stable_offsets(state).items()}
     # A publisher may be at work: its records are known before the ends were read, or after.
-    sizes = _sizes(publisher.known(state.topic_id))
+    later = publisher.known(state.topic_id)
+    sizes, spans = _sizes(later), Spans(later)
     found.deleted = sum(starts.values())
     is_cut = any(start > (since or {}).get(p, 0) for p, start in starts.items())
     if since is not None:
@@ -185,15 +187,22 @@ def gather(
     for partition in state.partitions:
         progress(f"reading partition {partition} of topic {d.topic}")
         last: dict[str, int] = {}
-        for message in _messages(
+        for message in committed_records(
             publisher.cluster, d.topic, partition, starts.get(partition, 0), ends.get(partition, 0)
         ):
             found.records += 1
             if keys is not None:
                 keys.add(hash(message.key()))
-            identity = _identity(message)
+            identity = identity_of(message)
             place = f"partition {partition} offset {message.offset()}"
-            if identity is None or identity[0] != d.table.name:
+            record = (message.key(), message.value(), message.headers() or [])
+            named = spans.window(partition, message.offset() or 0) if identity is None else None
+            if named is not None:
+                if (window := windows.get(named)) is None:
+                    window = windows[named] = _Window(sizes[named], _ranks(publisher, named, known.get(named)))
+                window.unnamed.add((partition, message.offset() or 0), _hash(*record[:2]), record, most)
+                continue
+            if identity is None or identity[0] != d.windowed.name:
                 found.object_to(f"{place} has a record that {d.name} did not send")
                 continue
             _, key, ordinal, kind, at, load_id = identity
@@ -205,6 +214,9 @@ def gather(
             if not 0 <= ordinal < window.sizes.get(load_id, 2**63):
                 found.object_to(f"{place} has record {ordinal} of load {load_id} of window {key}, which was never sent")
                 continue
+            if kind == "row" and later[key].dealt:
+                found.object_to(f"{place} has row {ordinal} of window {key} with a header, which {d.name} did not send")
+                continue
             if kind == "row":
                 # A window that was parked may be published after later ones.
                 if ordinal <= (before_it := last.get(key, -1)):
@@ -214,7 +226,6 @@ def gather(
                 what = "row" if kind == "row" else "change"
                 found.object_to(f"{place}: {what} {ordinal} of load {load_id} of window {key} was sent twice")
             window.keep(at, load_id, ordinal, kind, _hash(message.key(), message.value()))
-            record = (message.key(), message.value(), message.headers() or [])
             window.choose(at, load_id, ordinal, kind, record, most)
     if since is not None and before is not None:
         _require(known, before, windows, found, is_cut=is_cut or compacted)
@@ -232,7 +243,7 @@ def _ranks(publisher: Publisher, key: str, state: Progress | None) -> dict[str, 
     """Return the table versions of the loads of a window, by id; empty if only one load was ever published."""
     if state is None or state.base is None:
         return {}
-    past = publisher.ledger.past_loads(publisher.declaration.table, key)
+    past = publisher.ledger.past_loads(publisher.declaration.windowed, key)
     newest = {load.load_id: load.version for load in (state.base, state.load)}
     return {**{load_id: version for version, load_id in past}, **newest}
 
@@ -248,6 +259,7 @@ def _require(
     """Require every record that was sent between two states of the progress."""
     for key, state in sorted(known.items()):
         old, sent = before.get(key), list[tuple[str, int, int]]()
+        unnamed = len(windows[key].unnamed) if key in windows else 0
         if old is None or old.load.load_id != state.load.load_id:
             # Of rows that were erased before they were sent, only those that remain are sent, with the later load.
             if old is not None and not old.is_complete and not state.partial:
@@ -257,7 +269,12 @@ def _require(
             sent.append((state.load.load_id, old.sent, state.sent))
         for load_id, start, end in sent:
             window = windows.get(key)
-            unread = end - start if window is None else window.unread(load_id, start, end)
+            part = state if load_id == state.load.load_id else old
+            if state.dealt and part is not None and part.base is None and not part.partial:
+                unread = max(0, end - start - unnamed)
+                unnamed -= end - start - unread
+            else:
+                unread = end - start if window is None else window.unread(load_id, start, end)
             if not unread:
                 continue
             text = f"window {key}: {unread:,} of the records [{start}, {end}) of load {load_id} are missing"
@@ -265,17 +282,6 @@ def _require(
                 found.not_read.append(f"{text}: Kafka may have deleted them")
             else:
                 found.object_to(text)
-
-
-def _identity(message: Any) -> tuple[str, str, int, str, Position, str] | None:
-    try:
-        text = dict(message.headers() or ())[HEADER].decode()
-        table, key, ordinal, kind, partition, offset, load_id = text.split(" ", 6)
-        at = (int(partition), int(offset))
-        is_place = 0 <= at[0] < 2**31 and 0 <= at[1] < 2**63 and int(ordinal) < 2**63
-        return (table, key, int(ordinal), kind, at, load_id) if is_place else None
-    except (KeyError, ValueError, AttributeError):
-        return None
 
 
 def _hash(key: bytes | None, value: bytes | None) -> int:
@@ -298,7 +304,7 @@ def _compare(
     are hashes of all keys on the topic if it is compacted; None otherwise."""
     d = publisher.declaration
     form = publisher.form if known else ""
-    receipts = publisher.ledger.receipts(d.table) if known else {}
+    receipts = publisher.ledger.receipts(d.windowed) if known else {}
     for key, state in sorted(known.items()):
         if not whole and key not in windows:
             continue
@@ -312,12 +318,17 @@ def _compare(
             found.notes.append(f"window {key} has expired, and its records stay on the topic")
             continue
         try:
-            rows = publisher.rows(key, state.load)
+            rows, choices = publisher.dealt_rows(key, state.load, [number for _, number in state.dealt])
         except PlatformError as e:
             found.not_read.append(str(e))
             continue
         expected = {at: _hash(*content[:2]) for at, content in rows.items()}
-        if not whole and (state.base is not None or windows[key].unread(state.load.load_id, 0, state.total)):
+        if state.dealt:
+            window = windows.get(key) or _Window({}, {})
+            has_holes = is_cut or keys is not None
+            if not _add_unnamed(d, key, state, window, expected, choices, form, held, found, whole, has_holes):
+                continue
+        if not whole and (state.base is not None or _is_read_in_part(windows[key], state)):
             expected = {at: value for at, value in expected.items() if at in held}
         missing = expected.keys() - held.keys()
         if missing and keys is not None:
@@ -352,10 +363,70 @@ def _compare(
             _judge(publisher, key, state, windows[key], found)
 
 
+def _is_read_in_part(window: _Window, state: Progress) -> bool:
+    """Return True if only later records of a window's rows were read."""
+    if state.dealt:
+        return len(window.unnamed) < state.total
+    return window.unread(state.load.load_id, 0, state.total) > 0
+
+
+def _add_unnamed(
+    d: PublishDeclaration,
+    key: str,
+    state: Progress,
+    window: _Window,
+    expected: Mapping[Position, int],
+    choices: Mapping[int, Any],
+    form: str,
+    held: dict[Position, int],
+    found: Evidence,
+    whole: bool,
+    has_holes: bool,
+) -> bool:
+    """Add the records that no header identifies to `held`, by the position of their rows. Return False if they cannot
+    be compared with rows."""
+    sent, read = sum(span.records for span in state.spans), len(window.unnamed)
+    if whole and read != sent and (read > sent or not has_holes):
+        found.object_to(f"window {key}: the offsets of its rows have {read:,} records instead of {sent:,}")
+    corrected = window.first
+    is_corrected = state.base is not None or state.partial
+    if state.is_mixed(form) or (is_corrected and (has_holes or len(state.dealt) > 1)):
+        if whole:
+            reasons = found.notes if state.is_mixed(form) and not has_holes else found.not_read
+            reasons.append(f"window {key}: records of its first load, which no header identifies")
+        return False
+    positions = list(expected)
+    partitions = dealt_to(state, choices)
+    if corrected:
+        kept = [n for n, at in enumerate(positions) if at not in corrected]
+        positions, partitions = [positions[n] for n in kept], partitions[kept]
+    matched = match(window.unnamed, state, positions, [expected[at] for at in positions], partitions)
+    held.update(matched.held)
+    window.sample.update({at: (0, 0, record) for at, record in matched.sample.items()})
+    changed = sum(kind != "added" for _, _, kind in corrected.values())
+    surplus = len(matched.surplus) - changed
+    if not is_corrected and surplus:
+        found.object_to(
+            f"window {key}: {surplus:,} records are not its rows in their order, such as the one at partition "
+            f"{matched.surplus[0][0]} offset {matched.surplus[0][1]}"
+        )
+    elif whole and surplus < 0:
+        found.object_to(f"window {key}: {-surplus:,} records of rows that changed later are missing")
+    elif whole and surplus > 0:
+        text = f"window {key}: {surplus:,} records have no row"
+        if d.tombstones and not state.partial:
+            found.object_to(text)
+        elif state.partial:
+            found.notes.append(f"{text}: rows of the window were erased")
+        else:
+            found.not_read.append(f"{text} (rows that were deleted later, which `tombstones` would announce)")
+    return True
+
+
 def _judge(publisher: Publisher, key: str, state: Progress, window: _Window, found: Evidence) -> None:
     """Judge the encoding of a sample of a window's records, while its load is the newest one."""
     d, ledger = publisher.declaration, publisher.ledger
-    folder = ledger.lake.table(d.table)
+    folder = ledger.lake.table(d.windowed)
     records = {at: record for at, (_, _, record) in window.sample.items() if record is not None}
     version = load_log.version(folder)
     try:
@@ -363,71 +434,8 @@ def _judge(publisher: Publisher, key: str, state: Progress, window: _Window, fou
     except (OSError, DeltaError) as e:
         found.not_read.append(f"window {key}: its rows could not be read to judge their encoding ({e})")
         return
-    if ledger.receipts(d.table, [key])[key].load_id != state.load.load_id:
+    if ledger.receipts(d.windowed, [key])[key].load_id != state.load.load_id:
         return
     found.judged += len(records)
     for problem in disagreements(d, rows, records, OWN_COLUMNS):
         found.object_to(f"window {key}: {problem}")
-
-
-def _messages(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> Iterator[Any]:
-    """Yield the committed records in `[start, end)` of a partition."""
-    from confluent_kafka import KafkaError, TopicPartition
-
-    if start >= end:
-        return
-    consumer = plain_consumer(cluster.settings)
-    doing = f"reading topic {topic!r} partition {partition}"
-    until = time.monotonic() + _PATIENCE
-    with closing(consumer):
-        consumer.assign([TopicPartition(topic, partition, start)])
-        while True:
-            for message in consume(consumer, 10_000, 1.0):
-                error = message.error()
-                if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                    if is_out_of_reach(error):
-                        continue
-                    raise BrokerUnreachableError(doing, _PATIENCE, error.str())
-                until = time.monotonic() + _PATIENCE
-                if (message.offset() or 0) >= end:
-                    return
-                if error is None:
-                    yield message
-                    if message.offset() == end - 1:
-                        return
-            if time.monotonic() > until:
-                raise BrokerUnreachableError(doing, _PATIENCE, "no message arrived")
-
-
-def hanging(publisher: Publisher) -> str | None:
-    """Return a sentence if a transaction on the topic is open for longer than the publisher's timeout; None otherwise.
-
-    Brokers end a publisher's transaction after that time, so such a transaction is another program's, or its markers
-    cannot be written.
-    """
-    from confluent_kafka import Consumer, TopicPartition
-
-    d, cluster = publisher.declaration, publisher.cluster
-    state = cluster.topic(d.topic)
-    ends, stable = cluster.high_watermarks(state), cluster.last_stable_offsets(state)
-    for partition in sorted(ends.keys() & stable.keys()):
-        first = stable[partition].offset
-        if first >= ends[partition].offset:
-            continue
-        options = {**cluster.settings.librdkafka(), "group.id": "platform-assets", "enable.auto.commit": False}
-        consumer = Consumer({**options, "isolation.level": "read_uncommitted"})
-        with closing(consumer):
-            consumer.assign([TopicPartition(d.topic, partition, first)])
-            message = consumer.poll(5.0)
-            if message is None or message.error() is not None:
-                continue
-            age = time.time() - message.timestamp()[1] / 1000
-        if age > d.transaction_timeout.total_seconds():
-            identity = _identity(message)
-            whose = publisher.target.transactional_id if identity is not None else "of another program"
-            return (
-                f"published/{d.topic}: a transaction {whose} has been open for {age:,.0f} s and delays readers of partition "
-                f"{partition} from offset {first} on. Publish again to end it, or find it with `kafka-transactions.sh "
-                f"find-hanging` and abort it"
-            )
-    return None

@@ -11,6 +11,7 @@ from platform_assets.cli import options
 from platform_assets.terminal import console, echo, echo_json
 
 if TYPE_CHECKING:
+    from platform_assets.windows.publish.keyed import KeyedPublisher
     from platform_assets.windows.publish.publishing import Publisher
 
 JSON_VERSION = 1
@@ -62,12 +63,15 @@ def publish(topic: str, dry_run: bool, as_json: bool) -> None:
 
 def audit_published(topic: str, *, as_json: bool) -> int:
     """Hold the topic against its table, print the outcome, and return the exit code: 0 proved, 1 anomalies, 2 neither."""
-    from platform_assets.checks.published import CHECK, gather, hanging
+    from platform_assets.checks.published import CHECK, gather
+    from platform_assets.checks.published_keys import gather as gather_keys
+    from platform_assets.checks.published_records import hanging
     from platform_assets.cli.audit_table import progress
+    from platform_assets.windows.publish.keyed import KeyedPublisher
 
     with progress(console(stderr=True)) as show:
         each = _publisher(topic)
-        found = gather(each, show)
+        found = gather_keys(each, show) if isinstance(each, KeyedPublisher) else gather(each, show)
         stuck = hanging(each)
     reasons = [*found.not_read, *([] if stuck is None else [stuck])]
     outcome = "anomalies" if not found.passed else "undecided" if reasons else "proved"
@@ -99,7 +103,7 @@ def audit_published(topic: str, *, as_json: bool) -> int:
     return {"proved": 0, "anomalies": 1, "undecided": 2}[outcome]
 
 
-def _publisher(topic: str, on_progress: object = None) -> Publisher:
+def _publisher(topic: str, on_progress: object = None) -> Publisher | KeyedPublisher:
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import published
     from platform_assets.errors import ConfigurationError

@@ -12,9 +12,10 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from platform_assets.components.yaml_texts import TextContext
 from platform_assets.errors import ConfigurationError
+from platform_assets.model.derived import DerivedRef
 from platform_assets.model.names import checked_topic
-from platform_assets.model.publishing import Corrections, Decimals, NonFinite, Part, PublishDeclaration
-from platform_assets.model.tables import TableRef
+from platform_assets.model.publishing import Corrections, Decimals, Identity, NonFinite, Part, PublishDeclaration
+from platform_assets.model.tables import StateRef, TableRef
 from platform_assets.model.windows import edge_of
 from platform_assets.orchestration.published import build_definitions
 
@@ -25,7 +26,9 @@ class PublishedTopic(dg.Component, dg.Model, dg.Resolvable):
     """A Kafka topic that has each row of a table exactly once."""
 
     topic: Annotated[str, Field(description="Kafka topic to publish to. It must exist.")]
-    table: Annotated[str, Field(description="Table to publish: decoded/<topic> or raw/<topic>.")]
+    table: Annotated[
+        str, Field(description="Table to publish: decoded/<topic>, raw/<topic>, state/<topic> or derived/<name>.")
+    ]
     key: Annotated[
         str | dict[str, Any] | None,
         Field(
@@ -61,6 +64,13 @@ class PublishedTopic(dg.Component, dg.Model, dg.Resolvable):
             description="How JSON shows NaN, infinity, and times outside the years 1 to 9999: not at all, or as null."
         ),
     ] = "refuse"
+    identity: Annotated[
+        Literal["header", "progress"],
+        Field(
+            description="How the record of a row is identified: by a `header` of its own, or by its offset, which the "
+            "`progress` topic names. `progress` is faster, and consumers see only your headers."
+        ),
+    ] = "header"
     start: Annotated[
         str | None, Field(description="Key of the first window to publish. By default, all windows are published.")
     ] = None
@@ -86,7 +96,7 @@ class PublishedTopic(dg.Component, dg.Model, dg.Resolvable):
     def _is_a_table(cls, value: str) -> str:
         if "/" not in value:
             raise ValueError(f"{value!r} is not a table: write decoded/{value} or raw/{value}")
-        _checked(TableRef.parse, value)
+        _checked(_table, value)
         return value
 
     @field_validator("key", "value")
@@ -122,13 +132,14 @@ class PublishedTopic(dg.Component, dg.Model, dg.Resolvable):
 
     def declaration(self) -> PublishDeclaration:
         """Return the declaration as a plain value. Raises ConfigurationError."""
-        table = TableRef.parse(self.table)
+        table = _table(self.table)
         key, value = _part(self.key), _part(self.value)
-        if table.kind == "raw":
+        if isinstance(table, TableRef) and table.kind == "raw":
             key, value = key or Part("bytes", ("key",)), value or Part("bytes", ("value",))
         corrections: Corrections = self.corrections
         decimals: Decimals = self.decimals
         non_finite: NonFinite = self.non_finite
+        identity: Identity = self.identity
         return PublishDeclaration(
             topic=self.topic,
             table=table,
@@ -139,6 +150,7 @@ class PublishedTopic(dg.Component, dg.Model, dg.Resolvable):
             tombstones=self.tombstones,
             decimals=decimals,
             non_finite=non_finite,
+            identity=identity,
             start=self.start,
             transaction_rows=self.transaction_rows,
             transaction_timeout=timedelta(seconds=self.transaction_timeout_seconds),
@@ -161,6 +173,11 @@ def _checked(call: Any, value: Any) -> Any:
         return call(value)
     except ConfigurationError as e:
         raise ValueError(str(e)) from e
+
+
+def _table(name: str) -> TableRef | StateRef | DerivedRef:
+    """Parse the name of a table. Raises ConfigurationError."""
+    return StateRef.parse(name) or DerivedRef.parse(name) or TableRef.parse(name)
 
 
 def _part(given: str | dict[str, Any] | None) -> Part | None:

@@ -26,7 +26,7 @@ def unpublishable(published: Sequence[DeclaredPublished], topics: Sequence[Decla
     mistakes = []
     for each in published:
         d = each.declaration
-        if d.table not in declared:
+        if not isinstance(d.table, TableRef) or d.table not in declared:
             continue
         schema = dict(_schemas(declared[d.table]))[d.table.kind]
         parts = (

@@ -27,6 +27,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.publishing import PublishDeclaration
+from platform_assets.model.tables import StateRef, TableRef
 from platform_assets.model.untrusted import cut
 from platform_assets.windows.derive import query
 from platform_assets.windows.derive.expressions import QueryError
@@ -148,7 +149,7 @@ def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
             else:
                 declared.append(found)
     mistakes += _wrong_inputs(derived, declared, undeclared)
-    mistakes += _unpublishable(published, declared, undeclared)
+    mistakes += _unpublishable(published, declared, derived, undeclared)
     mistakes += _doubled_names(declared)
     candidates = [Candidate(each.declaration, f"{each.file}:{each.topic_line}", each.found) for each in declared]
     omitted = left_out(candidates, case_sensitive=case_sensitive)
@@ -211,21 +212,32 @@ def _upstream(table: DerivedRef, reads: Mapping[DerivedRef, Sequence[query.Input
 
 
 def _unpublishable(
-    published: Sequence[DeclaredPublished], declared: Sequence[Declared], undeclared: Collection[str | None]
+    published: Sequence[DeclaredPublished],
+    declared: Sequence[Declared],
+    derived: Sequence[DeclaredDerived],
+    undeclared: Collection[str | None],
 ) -> Iterator[Mistake]:
     """Yield a mistake for each published topic whose table is not declared, and for each that is declared twice."""
-    tables = {table for each in declared for table in each.declaration.tables}
+    tables: set[TableRef | StateRef | DerivedRef] = {each.declaration.table for each in derived}
+    for topic in (each.declaration for each in declared):
+        tables |= {*topic.tables, *topic.state_tables}
     first: dict[str, DeclaredPublished] = {}
     for each in published:
         d = each.declaration
         if d.table not in tables and not _is_excused(d.table, undeclared):
-            text = f"table: {d.table} is not declared: declare topic {d.table.topic!r} with a TopicTable"
-            yield Mistake(each.file, each.table_line, text + (", with `decode`" if d.table.kind == "decoded" else ""))
+            yield Mistake(each.file, each.table_line, f"table: {d.table} is not declared: {_remedy(d.table)}")
         other = first.setdefault(d.topic, each)
         if other is not each:
             where = f"{other.file}:{other.topic_line}"
             text = f"topic: {d.topic!r} is published twice, first at {where}: keep one of them"
             yield Mistake(each.file, each.topic_line, text)
+
+
+def _remedy(table: TableRef | StateRef | DerivedRef) -> str:
+    if isinstance(table, DerivedRef):
+        return f"declare it with a DerivedTable whose `table` is {table.short}"
+    needs = {"decoded": ", with `decode`", "state": ", with `state`"}.get(table.kind, "")
+    return f"declare topic {table.topic!r} with a TopicTable{needs}"
 
 
 def _doubled_names(declared: Sequence[Declared]) -> Iterator[Mistake]:

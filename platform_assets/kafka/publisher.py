@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer, TopicPartition
 
 from platform_assets.errors import (
+    BrokerUnreachableError,
     ConfigurationError,
     PublishingInterruptedError,
     PublishingProgressLostError,
     PublishingRefusedError,
 )
+from platform_assets.kafka.client_errors import is_out_of_reach
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.kafka.outbox import REFUSALS, error_of
 from platform_assets.kafka.plain_consumer import consume, plain_consumer
@@ -33,6 +36,8 @@ from platform_assets.model.publishing import SUFFIX
 _log = logger(__name__)
 
 _PROGRESS_PARTITION: Final = 0
+_PAUSE: Final = 0.1
+_PATIENCE: Final = 30.0
 _LARGEST: Final = 64 << 20
 _QUEUE: Final = 200_000
 _END_WAIT_MS: Final = 100
@@ -41,6 +46,56 @@ _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOC
 Headers = list[tuple[str, bytes | None]]
 Record = tuple[bytes | None, bytes | None, Headers]
 """Key, value and headers."""
+Unplaced = tuple[bytes | None, bytes | None, Headers | None]
+
+
+class Span(NamedTuple):
+    """Offsets `[start, end)` of a partition that hold this number of records, and markers of transactions."""
+
+    partition: int
+    start: int
+    end: int
+    records: int
+
+
+@dataclass
+class Placed:
+    """Records with their partitions out of `number`. Once they are sent, `spans` are the offsets at which they are."""
+
+    records: Iterable[Unplaced]
+    partitions: npt.NDArray[np.int32]
+    number: int
+    spans: tuple[Span, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def reports(self) -> dict[int, _Ends]:
+        """Return the places of the first and last record of each partition, with the object that collects the offsets that
+        Kafka reports for them."""
+        found: dict[int, _Ends] = {}
+        for partition in np.unique(self.partitions).tolist():
+            places = np.flatnonzero(self.partitions == partition)
+            ends = _Ends(partition, len(places))
+            found[int(places[0])] = found[int(places[-1])] = ends
+        return found
+
+
+@dataclass
+class _Ends:
+    """The offsets of the first and last of `count` records that are sent to a partition."""
+
+    partition: int
+    count: int
+    offsets: list[int] = field(default_factory=list)
+
+    @property
+    def span(self) -> Span | None:
+        """The offsets of the records; None if Kafka has not reported them."""
+        reports = min(self.count, 2)
+        if len(self.offsets) != reports or min(self.offsets) < 0:
+            return None
+        return Span(self.partition, self.offsets[0], self.offsets[-1] + 1, self.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +194,6 @@ class Target:
                 # As the Java client does, so that joins with topics of others find keys in the same partitions.
                 "partitioner": "murmur2_random",
                 "linger.ms": 20,
-                "delivery.report.only.error": True,
             },
             logger=_log,
         )
@@ -194,6 +248,20 @@ class Target:
         is_open = any(ends[p] < watermark for p, watermark in watermarks.items())
         return Committed(state.topic_id, newest, frozenset(elsewhere), is_open)
 
+    def settled_ends(self) -> dict[int, int]:
+        """Return the end of each partition of the topic, once all records before it are committed or aborted. Raises
+        PublishingInterruptedError if a transaction does not end."""
+        state, deadline = self.cluster.topic(self.topic), time.monotonic() + self.seconds
+        wanted = {p: found.offset for p, found in self.cluster.high_watermarks(state).items()}
+        while True:
+            ends = {p: found.offset for p, found in self.cluster.last_stable_offsets(state).items()}
+            if set(wanted) == set(state.partitions) and all(ends.get(p, -1) >= end for p, end in wanted.items()):
+                return ends
+            if time.monotonic() > deadline:
+                reason = "a transaction on the topic has not ended, or a partition has no leader"
+                raise PublishingInterruptedError(self.topic, "reading what the topic holds", reason)
+            time.sleep(_PAUSE)
+
     @contextmanager
     def translating(self, doing: str, failures: Sequence[KafkaError] = ()) -> Iterator[None]:
         """Run a block that uses the client, and raise its errors as errors of the platform; `failures` are errors of
@@ -227,7 +295,15 @@ class Session:
     on_delivery: Callable[[KafkaError | None, object], None] = lambda error, record: None
 
     def send(self, records: Iterable[Record], progress: Mapping[bytes, bytes]) -> None:
-        """Send the records in order, and the progress after them, in one transaction.
+        """Send the records in order, and the progress after them, in one transaction. Raises the errors of
+        `send_batches`."""
+        self.send_batches([records], lambda: progress)
+
+    def send_batches(
+        self, batches: Iterable[Iterable[Record] | Placed], progress: Callable[[], Mapping[bytes, bytes]]
+    ) -> None:
+        """Send the batches in order, and the progress after them, in one transaction. `progress` is called once the
+        spans of all `Placed` records are known.
 
         Raises PublishingInterruptedError if the outcome is unknown or nothing was sent, and PublishingRefusedError.
         """
@@ -235,7 +311,7 @@ class Session:
         with target.translating("a transaction", self.failures):
             producer.begin_transaction()
             try:
-                self._produce_all(records, progress)
+                self._produce_all(batches, progress)
                 target.before_step("flush")
                 producer.flush(target.seconds)
                 target.before_step("commit")
@@ -250,10 +326,23 @@ class Session:
                 raise
         target.before_step("next")
 
-    def _produce_all(self, records: Iterable[Record], progress: Mapping[bytes, bytes]) -> None:
+    def _produce_all(
+        self, batches: Iterable[Iterable[Record] | Placed], progress: Callable[[], Mapping[bytes, bytes]]
+    ) -> None:
+        """Send records, and then the progress. A record that fails makes the commit fail. Only reports say which right is
+        lacking: that of the first record is enough for that, and one for each record would take a lot of time."""
+        sent: list[tuple[Placed, list[_Ends]]] = []
+        is_first = True
         try:
-            self._produce(records)
-            for key, value in progress.items():
+            for batch in batches:
+                if isinstance(batch, Placed):
+                    sent.append((batch, self._produce_placed(batch, is_first)))
+                    is_first = is_first and not len(batch)
+                else:
+                    is_first = self._produce(batch, is_first)
+            if sent:
+                self._find_spans(sent)
+            for key, value in progress().items():
                 self._produce_one(
                     self.target.progress_topic, value, key, partition=_PROGRESS_PARTITION, on_delivery=self.on_delivery
                 )
@@ -264,18 +353,57 @@ class Session:
                 self.producer.commit_transaction(self.target.seconds)
             raise
 
-    def _produce(self, records: Iterable[Record]) -> None:
-        topic, produce, left = self.target.topic, self.producer.produce, iter(records)
-        # A record that fails makes the commit fail. Only reports say which right is lacking: those of the first record
-        # of each topic are enough for that, and one for each record would take a lot of time.
-        for key, value, headers in islice(left, 1):
-            self._produce_one(topic, value, key, headers=headers, on_delivery=self.on_delivery)
-            self.target.before_step("first")
-        for key, value, headers in left:
+    def _produce(self, records: Iterable[Record], is_first: bool) -> bool:
+        """Send records with headers. Return True if none was sent, and none before."""
+        topic, produce = self.target.topic, self.producer.produce
+        for key, value, headers in records:
+            if is_first:
+                self._produce_one(topic, value, key, headers=headers, on_delivery=self.on_delivery)
+                self.target.before_step("first")
+                is_first = False
+                continue
             try:
                 produce(topic, value, key, headers=headers)
             except BufferError:
                 self._produce_one(topic, value, key, headers=headers)
+        return is_first
+
+    def _produce_placed(self, batch: Placed, is_first: bool) -> list[_Ends]:
+        topic, produce, reports = self.target.topic, self.producer.produce, batch.reports()
+        places = enumerate(zip(batch.records, batch.partitions.tolist()))  # noqa: B905 - some records are left out
+        for place, ((key, value, headers), partition) in places:
+            # Most records take the short way: each argument costs time.
+            given: dict[str, Any] = {} if headers is None else {"headers": headers}
+            if place in reports:
+                given["on_delivery"] = self._reporting(reports[place])
+            try:
+                produce(topic, value, key, partition, **given) if given else produce(topic, value, key, partition)
+            except BufferError:
+                self._produce_one(topic, value, key, partition=partition, **given)
+            if is_first:
+                self.target.before_step("first")
+                is_first = False
+        return list({id(each): each for each in reports.values()}.values())
+
+    def _reporting(self, ends: _Ends) -> Callable[[KafkaError | None, Any], None]:
+        def report(error: KafkaError | None, record: Any) -> None:
+            self.on_delivery(error, record)
+            if error is None:
+                ends.offsets.append(record.offset())
+
+        return report
+
+    def _find_spans(self, sent: Sequence[tuple[Placed, list[_Ends]]]) -> None:
+        """Wait until Kafka has the records, and note at which offsets they are."""
+        self.producer.flush(self.target.seconds)
+        for batch, parts in sent:
+            spans = [each.span for each in parts]
+            if None in spans:
+                if self.failures:
+                    self.producer.commit_transaction(self.target.seconds)  # It fails, and names the cause.
+                reason = "Kafka did not report the offsets of all records"
+                raise PublishingInterruptedError(self.target.topic, "a transaction", reason)
+            batch.spans = tuple(span for span in spans if span is not None)
 
     def _produce_one(self, topic: str, value: bytes | None, key: bytes | None, **given: Any) -> None:
         while True:
@@ -284,3 +412,30 @@ class Session:
                 return
             except BufferError:  # The client's queue is full: let it send.
                 self.producer.poll(0.1)
+
+
+def committed_records(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> Iterator[Any]:
+    """Yield the committed records in `[start, end)` of a partition."""
+    if start >= end:
+        return
+    consumer = plain_consumer(cluster.settings)
+    doing = f"reading topic {topic!r} partition {partition}"
+    until = time.monotonic() + _PATIENCE
+    with closing(consumer):
+        consumer.assign([TopicPartition(topic, partition, start)])
+        while True:
+            for message in consume(consumer, 10_000, 1.0):
+                error = message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    if is_out_of_reach(error):
+                        continue
+                    raise BrokerUnreachableError(doing, _PATIENCE, error.str())
+                until = time.monotonic() + _PATIENCE
+                if (message.offset() or 0) >= end:
+                    return
+                if error is None:
+                    yield message
+                    if message.offset() == end - 1:
+                        return
+            if time.monotonic() > until:
+                raise BrokerUnreachableError(doing, _PATIENCE, "no message arrived")

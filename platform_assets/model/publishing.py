@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Final, Literal
 
 from platform_assets.errors import ConfigurationError
+from platform_assets.model.derived import DerivedRef
 from platform_assets.model.names import LONGEST_TOPIC, checked_topic, is_topic
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import StateRef, TableRef
 from platform_assets.model.windows import edge_of
 
 PartFormat = Literal["json", "text", "bytes"]
@@ -16,10 +17,14 @@ PartFormat = Literal["json", "text", "bytes"]
 Corrections = Literal["publish", "hold"]
 Decimals = Literal["string", "number"]
 NonFinite = Literal["refuse", "null"]
+Identity = Literal["header", "progress"]
+"""header: each record has a header that identifies it; progress: the progress names the offsets of each window's rows."""
 
 HEADER: Final = "platform_assets.published"
 """Header that identifies each published record: table, window, ordinal, kind, source partition, source offset and load,
 separated by spaces."""
+POSITION: Final = ("kafka_partition", "kafka_offset")
+"""Columns that give the position of a row in the topic from which its table is loaded."""
 SUFFIX: Final = ".published"
 """Suffix of the topic that records what was sent."""
 MOST_ROWS: Final = 1_000_000
@@ -39,15 +44,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PublishDeclaration:
-    """Publishes the rows of `table` to the Kafka topic `topic`, from the window `start` on.
+    """Publishes the rows of `table` to the Kafka topic `topic`, from the window `start` on. Of a table without windows, it
+    publishes changes, and tombstones for deleted keys.
 
     `headers` maps header names to columns. `corrections` decides whether differing rows of a window that is loaded or
     decoded again are published. With `tombstones`, a row that no longer exists is published as a record with the row's
-    key and no value. `decimals` and `non_finite` decide how JSON shows decimals, and numbers such as NaN.
+    key and no value. `decimals` and `non_finite` decide how JSON shows decimals, and numbers such as NaN. `identity`
+    decides how the first record of each row is identified; corrections always have a header.
     """
 
     topic: str
-    table: TableRef
+    table: TableRef | StateRef | DerivedRef
     key: Part | None = None
     value: Part = Part("json")
     headers: tuple[tuple[str, str], ...] = ()
@@ -55,6 +62,7 @@ class PublishDeclaration:
     tombstones: bool = False
     decimals: Decimals = "string"
     non_finite: NonFinite = "refuse"
+    identity: Identity = "header"
     start: str | None = None
     transaction_rows: int = 100_000
     transaction_timeout: timedelta = timedelta(seconds=60)
@@ -71,13 +79,17 @@ class PublishDeclaration:
             raise ConfigurationError(
                 f"{self.topic!r} ends with {SUFFIX!r}, which is reserved for topics that record what was sent: choose another name"
             )
-        if self.topic == self.table.topic:
+        if isinstance(self.table, TableRef) and self.topic == self.table.topic:
             raise ConfigurationError(
                 f"{self.table} cannot be published to topic {self.topic!r}, because the table is loaded from that topic, so "
                 "rows would be published again and again. Name another topic"
             )
-        if self.table.kind not in ("raw", "decoded"):
-            raise ConfigurationError(f"{self.table} cannot be published: name raw/<topic> or decoded/<topic>")
+        if isinstance(self.table, TableRef) and self.table.kind not in ("raw", "decoded"):
+            raise ConfigurationError(
+                f"{self.table} cannot be published: name raw/<topic>, decoded/<topic>, state/<topic> or derived/<name>"
+            )
+        if not isinstance(self.table, TableRef):
+            self._check_keyed(self.table)
         if self.start is not None:
             edge_of(self.start)
         if not 1 <= self.transaction_rows <= MOST_ROWS:
@@ -88,6 +100,37 @@ class PublishDeclaration:
             raise ConfigurationError("tombstones need a key: declare `key`, or leave out `tombstones`")
         if any(name == HEADER for name, _ in self.headers):
             raise ConfigurationError(f"the header {HEADER!r} is reserved: choose another name")
+
+    def _check_keyed(self, table: StateRef | DerivedRef) -> None:
+        """Refuse what a table without windows does not have."""
+        if isinstance(table, StateRef) and table.kind != "state":
+            raise ConfigurationError(f"{table} cannot be published: name state/{table.topic}")
+        if isinstance(table, StateRef) and table.topic == self.topic:
+            raise ConfigurationError(
+                f"{table} cannot be published to the topic from which it is made. Name another topic"
+            )
+        if self.key is None:
+            raise ConfigurationError(f"{table} needs a `key`: columns that identify a row, so that changes replace it")
+        if self.value.format != "json":
+            raise ConfigurationError(
+                f"{table} needs a value in the format json, because a null value would delete its key"
+            )
+        for field, is_default in (
+            ("start", self.start is None),
+            ("identity", self.identity == "header"),
+            ("corrections", self.corrections == "publish"),
+        ):
+            if not is_default:
+                raise ConfigurationError(
+                    f"{field} is for tables with windows, which {table} does not have: leave it out"
+                )
+
+    @property
+    def windowed(self) -> TableRef:
+        """The table, which has windows."""
+        if not isinstance(self.table, TableRef):
+            raise TypeError(f"{self.table} has no windows")
+        return self.table
 
     @property
     def name(self) -> str:

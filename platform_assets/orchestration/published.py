@@ -1,7 +1,7 @@
 """The Dagster definitions of a published topic: asset, check, job and sensor."""
 
 # No postponed annotations here: Dagster reads those of the functions below.
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from types import MappingProxyType
@@ -10,6 +10,8 @@ from typing import Any, Final
 import dagster as dg
 
 from platform_assets.checks import published as evidence_of
+from platform_assets.checks import published_keys, published_records
+from platform_assets.checks.published import Evidence
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger import decisions
@@ -17,10 +19,13 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.names import identifier
 from platform_assets.model.publishing import PublishDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import line, markdown
 from platform_assets.orchestration import dagster_records, names
-from platform_assets.orchestration.names import key_prefix, table_key
+from platform_assets.orchestration.names import key_prefix
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
+from platform_assets.windows.publish.keyed import KeyedPublisher
+from platform_assets.windows.publish.progress import Published
 from platform_assets.windows.publish.publishing import Publisher, fingerprint
 
 KIND: Final = "published"
@@ -48,8 +53,12 @@ def check_key(declaration: PublishDeclaration) -> dg.AssetCheckKey:
     return dg.AssetCheckKey(published_key(declaration.topic), evidence_of.CHECK)
 
 
-def publisher_of(declaration: PublishDeclaration, ledger: Ledger, cluster: Cluster, **given: Any) -> Publisher:
-    """Return a publisher that does not wait for parked windows."""
+def publisher_of(
+    declaration: PublishDeclaration, ledger: Ledger, cluster: Cluster, **given: Any
+) -> Publisher | KeyedPublisher:
+    """Return the publisher for a table. It does not wait for parked windows."""
+    if not isinstance(declaration.table, TableRef):
+        return KeyedPublisher(declaration, ledger, cluster, **given)
     parked = frozenset(decisions.parking(ledger.lake, declaration.table).parked)
     return Publisher(declaration, ledger, cluster, parked=parked, **given)
 
@@ -62,6 +71,8 @@ def target_of(declaration: PublishDeclaration, cluster: Cluster) -> str:
 
 def state_of(declaration: PublishDeclaration, ledger: Ledger) -> str:
     """Return a string that changes if the table may have something to publish."""
+    if not isinstance(declaration.table, TableRef):
+        return KeyedPublisher.version_of(declaration, ledger) or ""
     parked = decisions.parking(ledger.lake, declaration.table).parked
     return "/".join([fingerprint(declaration, ledger), *sorted(parked)])
 
@@ -80,15 +91,17 @@ def build_definitions(
     sensor_running: bool,
 ) -> dg.Definitions:
     """Build all Dagster definitions of one published topic."""
+    is_windowed = isinstance(declaration.table, TableRef)
+    source = dg.AssetKey([*key_prefix(), *declaration.table.parts])
     key, name = published_key(declaration.topic), f"{identifier(declaration.topic)}_publish"
     spec = dg.AssetSpec(
         key,
-        deps=[table_key(declaration.table)],
+        deps=[source],
         group_name=group,
         kinds={"kafka"},
         owners=list(owners),
         description=(description or markdown(f"Kafka topic {declaration.topic}."))
-        + markdown(f" It has each row of {declaration.table} once."),
+        + markdown(f" It has each {'row' if is_windowed else 'change'} of {declaration.table} once."),
     )
     check = dg.AssetCheckSpec(
         evidence_of.CHECK,
@@ -107,11 +120,7 @@ def build_definitions(
                 line(f"{declaration.name}: {sent:,} records, up to {window}")
             ),
         )
-        topic = publisher.cluster.topic(declaration.topic)
-        # Offsets first: what another publisher sends in between is then read, and not required.
-        since = {p: found.offset for p, found in publisher.cluster.last_stable_offsets(topic).items()}
-        before = publisher.known(topic.topic_id)
-        done = publisher.run()
+        done, gather = _published(publisher)
         metadata: Mapping[str, Any] = {
             "windows": done.windows,
             "records": done.records,
@@ -122,8 +131,7 @@ def build_definitions(
             "windows with removed rows": len(done.removed),
         }
         yield dg.MaterializeResult(asset_key=key, metadata=metadata)
-        # What earlier runs sent was compared then: `audit` reads the whole topic.
-        evidence = evidence_of.gather(publisher, since=since, before=before)
+        evidence = gather()
         yield dg.AssetCheckResult(
             passed=evidence.passed,
             check_name=evidence_of.CHECK,
@@ -139,7 +147,9 @@ def build_definitions(
         job=job,
         minimum_interval_seconds=max(round(declaration.sensor_interval.total_seconds()) - 1, 1),
         default_status=dg.DefaultSensorStatus.RUNNING if sensor_running else dg.DefaultSensorStatus.STOPPED,
-        description=markdown(f"Publishes new windows of {declaration.table} to topic {declaration.topic}."),
+        description=markdown(
+            f"Publishes {'new windows' if is_windowed else 'changes'} of {declaration.table} to topic {declaration.topic}."
+        ),
     )
     def _evaluate(context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource) -> Any:
         runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=_COUNTED)
@@ -153,9 +163,9 @@ def build_definitions(
         now = f"{target}/{state_of(declaration, Ledger(lake.lake()))}"
         ended = newest is not None and newest.dagster_run.status == dg.DagsterRunStatus.SUCCESS
         if now == context.cursor and ended:
-            return dg.SkipReason("Every window is published.")
+            return dg.SkipReason("Every window is published." if is_windowed else "The newest version is published.")
         # What is on a topic cannot be taken back.
-        if blocked := dagster_records.failing_checks(context, [table_key(declaration.table)]):
+        if blocked := dagster_records.failing_checks(context, [source]):
             return dg.SkipReason(line(f"A failing check blocks it: {', '.join(blocked)}."))
         # A declaration or topic that was changed is tried at once.
         if newest is not None and not ended and (context.cursor or "").startswith(f"{target}/"):
@@ -168,6 +178,18 @@ def build_definitions(
         return dg.SensorResult(run_requests=[dg.RunRequest()], cursor=now)
 
     return dg.Definitions(assets=[_publish], jobs=[job], sensors=[_evaluate])
+
+
+def _published(publisher: Publisher | KeyedPublisher) -> tuple[Published, Callable[[], Evidence]]:
+    """Publish, and return what was sent, and a function that reads it again."""
+    if isinstance(publisher, KeyedPublisher):
+        return publisher.run(), lambda: published_keys.gather(publisher)
+    topic = publisher.cluster.topic(publisher.declaration.topic)
+    # Offsets first: what another publisher sends in between is then read, and not required.
+    since = {p: found.offset for p, found in publisher.cluster.last_stable_offsets(topic).items()}
+    before = publisher.known(topic.topic_id)
+    # What earlier runs sent was compared then: `audit` reads the whole topic.
+    return publisher.run(), lambda: evidence_of.gather(publisher, since=since, before=before)
 
 
 def problems(
@@ -186,10 +208,17 @@ def problems(
         try:
             publisher = publisher_of(d, ledger, cluster)
             plan = publisher.plan()
-            if (hanging := evidence_of.hanging(publisher)) is not None:
-                found.append(hanging)
+            if (stuck := published_records.hanging(publisher)) is not None:
+                found.append(stuck)
         except PlatformError as e:
             found.append(f"{d.name}: its state is unknown: {e}")
+            continue
+        if not isinstance(d.table, TableRef):
+            if plan.behind and _age(d, ledger, now) > LATE_AFTER:
+                found.append(
+                    f"{d.name}: the newest version of {d.table}, with {plan.rows:,} rows, is not published yet. The sensor requests "
+                    f"a run; `platform-assets publish {d.topic}` publishes it now"
+                )
             continue
         failing = _failing(d, instance, topics) if plan.behind else []
         if failing:
@@ -201,14 +230,14 @@ def problems(
             found.append(
                 f"{d.name}: corrections of {len(plan.held):,} windows are held. Declare `corrections: publish` to publish them"
             )
-        blocked = ledger.receipts(d.table, plan.blocked) if plan.blocked else {}
+        blocked = ledger.receipts(d.windowed, plan.blocked) if plan.blocked else {}
         if any(receipt.window.end < now - LATE_AFTER for receipt in blocked.values()):
             rows = sum(receipt.rows for receipt in blocked.values())
             found.append(
                 f"{d.name}: {len(blocked):,} windows with {rows:,} rows wait for window {plan.waiting}, which is not loaded yet. "
                 "Load it, or park it"
             )
-        late = ledger.receipts(d.table, [*plan.begun, *plan.new, *plan.again]) if plan.behind else {}
+        late = ledger.receipts(d.windowed, [*plan.begun, *plan.new, *plan.again]) if plan.behind else {}
         if not failing and any(receipt.window.end < now - LATE_AFTER for receipt in late.values()):
             found.append(
                 f"{d.name}: {plan.behind:,} windows with {plan.rows:,} rows are not published yet. The sensor requests a run; "
@@ -217,12 +246,18 @@ def problems(
     return found
 
 
+def _age(declaration: PublishDeclaration, ledger: Ledger, now: datetime) -> timedelta:
+    """Return the time since the newest commit of the table."""
+    (newest,) = ledger.lake.table(declaration.table).delta().history(1)
+    return now - datetime.fromtimestamp(newest["timestamp"] / 1000, UTC)
+
+
 def _failing(
     declaration: PublishDeclaration, instance: dg.DagsterInstance | None, topics: Mapping[str, TopicDeclaration]
 ) -> list[str]:
     """Return the names of blocking checks of the table that fail."""
-    topic = topics.get(declaration.table.topic)
+    topic = topics.get(declaration.windowed.topic)
     if instance is None or topic is None:
         return []
-    keys = names.blocking_keys(topic) if declaration.table.kind == "raw" else names.blocking_changes(topic)
+    keys = names.blocking_keys(topic) if declaration.windowed.kind == "raw" else names.blocking_changes(topic)
     return [key.name for key in keys if dagster_records.blocked_by(instance, [key])]

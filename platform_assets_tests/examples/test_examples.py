@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import zipfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from examples import runner
 from examples.logs import example as logs
-from examples.stream.defs.publishing import to_send
 from platform_assets.components import declared
 from platform_assets.errors import ConfigurationError
 from platform_assets_tests.conftest import Broker
@@ -106,19 +104,3 @@ def test_each_line_of_the_logs_is_in_one_entry() -> None:
     with zipfile.ZipFile(logs.FILE) as archive:
         lines = [line for name in archive.namelist() for line in archive.read(name).decode().split("\n") if line]
     assert sorted(found) == sorted(lines)
-
-
-def test_a_topic_gets_only_rows_that_it_lacks(rng: random.Random) -> None:
-    progress, newest = b"{}", dict[bytes, bytes]()
-    for _ in range(200):
-        rows = {key: rng.choice("xyz").encode() for key in "abcdef" if rng.random() < 0.7}
-        records, progress = to_send(rows, progress)
-        for key, value, _ in records:
-            assert key is not None
-            assert newest.get(key) != value
-            if value is None:
-                del newest[key]
-            else:
-                newest[key] = value
-        assert newest == {key.encode(): value for key, value in rows.items()}
-        assert to_send(rows, progress) == ([], progress)

@@ -1,7 +1,7 @@
 """A publisher in a separate process that a test kills: `python -m platform_assets_tests.support.doomed_publisher`.
 
-It reads one line of JSON (bootstrap, lake, table, target, rows; optional: key, the column of keys, and seconds, the limit
-of a transaction). It prints the name of each step before the step, and begins the step after it has read a line from
+It reads one line of JSON (bootstrap, lake, table, target, rows; optional: key, the column of keys, seconds, the limit of
+a transaction, and identity). It prints the name of each step before the step, and begins the step after it has read a line from
 standard input. It exits with `INTERRUPTED` if another attempt is needed.
 """
 
@@ -35,6 +35,7 @@ def declared(work: Mapping[str, Any]) -> PublishDeclaration:
         tombstones=True,
         transaction_rows=work["rows"],
         transaction_timeout=timedelta(seconds=work.get("seconds", 60)),
+        identity=work.get("identity", "header"),
     )
 
 

@@ -15,7 +15,7 @@ from testbed.loads import wait_until
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A record as the consumer returned it, and the parts of its identity."""
+    """A record as the consumer returned it, and the parts of its identity. Without a header, they are empty or -1."""
 
     partition: int
     offset: int
@@ -53,12 +53,12 @@ def consumed(bootstrap: str, topic: str) -> list[Message]:
             waiting.discard(message.partition())
             continue
         headers = tuple(message.headers() or ())
-        parts = dict(headers)[HEADER].decode().split(" ", 6)
-        _, window, ordinal, kind, partition, offset, load_id = parts
+        identity = dict(headers).get(HEADER, b"  -1 row -1 -1 ")
+        _, window, ordinal, kind, partition, offset, load_id = identity.decode().split(" ", 6)
         found.append(
             Message(
                 message.partition(), message.offset(), message.key(), message.value(), window, load_id, int(ordinal),
-                kind, (int(partition), int(offset)), headers[:-1], headers[-1],
+                kind, (int(partition), int(offset)), tuple(h for h in headers if h[0] != HEADER), (HEADER, identity),
             )
         )  # fmt: skip
     consumer.close()

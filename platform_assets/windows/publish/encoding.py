@@ -1,6 +1,7 @@
 """Rows of a table as keys, values and headers of Kafka records.
 
-JSON is built column by column with Arrow, and joined per row, which takes a fraction of the time of Python's encoder.
+JSON is built column by column with Arrow, and joined per row by a kernel, which takes a fraction of the time of Python's
+encoder.
 Nested columns go through Python. Integers keep all their digits, decimals are strings unless declared as numbers,
 timestamps are ISO 8601 in UTC with microseconds, and binary columns are base64.
 """
@@ -24,10 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.errors import ConfigurationError, UnpublishableRowError, UnpublishableTombstoneError
-from platform_assets.kafka.publisher import Headers, Record
+from platform_assets.kafka.publisher import Headers, Placed, Record
+from platform_assets.kernels.published import join_columns, partitions_of
 from platform_assets.lake.decoded_table import KEY, KEY_RESCUED, RESCUED, TOMBSTONE
 from platform_assets.lake.parquet import python_values
-from platform_assets.model.publishing import HEADER, Part, PublishDeclaration
+from platform_assets.model.derived import DerivedRef
+from platform_assets.model.publishing import HEADER, POSITION, Part, PublishDeclaration
+from platform_assets.model.tables import StateRef, TableRef
 
 OWN_COLUMNS: Final = frozenset(
     {
@@ -36,8 +40,13 @@ OWN_COLUMNS: Final = frozenset(
     }
 )
 """Columns of the platform, which a JSON object has only if the declaration names them."""
+_OF_STATE: Final = OWN_COLUMNS | {KEY, "generation"}
 _NEEDS_ESCAPES: Final = r'["\\\x00-\x1f\x7f]'
 _NULL: Final = "null"
+_TOGETHER: Final = 256
+_NO_BYTES: Final = np.zeros(1, np.uint8)
+_NO_INTS: Final = np.zeros(1, np.int32)
+_NO_LONGS: Final = np.zeros(1, np.int64)
 _FIRST_TIME: Final = -62_135_596_800_000_000
 _END_OF_TIMES: Final = 253_402_300_800_000_000
 """Microseconds from 1970 to the year 1, and to the year 10000, exclusive."""
@@ -54,6 +63,8 @@ class Encoded:
     headers: list[Headers] | None
     sizes: npt.NDArray[np.int64]
     """Bytes of each record's key and value."""
+    key_column: pa.LargeBinaryArray
+    """The keys, as Arrow has them."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -65,6 +76,33 @@ class Encoded:
         if self.headers is not None:
             headers = ([*declared, each] for declared, each in zip(self.headers, last, strict=True))
         return zip(self.keys, self.values, headers, strict=True)
+
+    def placed(self, rows: pa.Table, number: int, count: int) -> Placed:
+        """Return the first `count` records without an identity, each with its partition out of `number`. `rows` are the
+        rows that were encoded."""
+        given = self.headers if self.headers is not None else repeat(None)
+        records = zip(self.keys, self.values, given)  # noqa: B905 - `repeat` has no end
+        return Placed(records, partitions(self.key_column, rows, number)[:count], number)
+
+
+def hidden_in(table: StateRef | DerivedRef) -> frozenset[str]:
+    """Return the columns of a table without windows that a JSON object has only if the declaration names them."""
+    return _OF_STATE if isinstance(table, StateRef) else frozenset()
+
+
+def partitions(keys: pa.LargeBinaryArray, rows: pa.Table, number: int) -> npt.NDArray[np.int32]:
+    """Return the partition of each record out of `number`: for records with a key, that of Kafka's Java client. Records
+    without a key stay together in groups of up to 256 by the position of their rows, so that batches are full."""
+    found = np.empty(len(keys), np.int32)
+    _, bounds, data = keys.buffers()
+    edges = np.frombuffer(bounds, np.int64, keys.offset + len(keys) + 1)[keys.offset :] if len(keys) else _NO_LONGS
+    values = np.frombuffer(data, np.uint8) if data is not None and data.size else _NO_BYTES
+    partitions_of(values, edges, number, found)
+    if keys.null_count:
+        partition, offset = (rows[name].to_numpy() for name in POSITION)
+        spread = ((partition + offset // _TOGETHER) % number).astype(np.int32)
+        found = np.where(keys.is_valid().to_numpy(zero_copy_only=False), found, spread)
+    return found
 
 
 @dataclass(frozen=True)
@@ -132,7 +170,8 @@ class Encoder:
         if TOMBSTONE in rows.column_names and pc.any(rows[TOMBSTONE]).as_py():
             values = pc.if_else(pc.fill_null(rows[TOMBSTONE], False), pa.scalar(None, values.type), values)
         sizes = sum(pc.fill_null(pc.binary_length(each), 0).to_numpy().astype(np.int64) for each in (keys, values))
-        return Encoded(keys.to_pylist(), values.to_pylist(), headers, sizes)
+        column = _whole(keys)
+        return Encoded(_listed(column), _listed(_whole(values)), headers, sizes, column)
 
     def _with_keys_of_tombstones(self, rows: pa.Table) -> pa.Table:
         """Return rows in which the columns of the declared key come from the record's key wherever a tombstone, which has
@@ -163,19 +202,19 @@ class Encoder:
         return key if columns == 1 and key.type == kind else None
 
     def _of(self, part: Part) -> list[str]:
-        return list(part.columns) or [n for n in self.schema.names if n not in OWN_COLUMNS]
+        hidden = OWN_COLUMNS if isinstance(self.declaration.table, TableRef) else hidden_in(self.declaration.table)
+        return list(part.columns) or [n for n in self.schema.names if n not in hidden]
 
     def _part(self, part: Part, rows: pa.Table) -> pa.ChunkedArray:
         names = self._of(part)
         if part.format != "json":
             return self._single(rows[names[0]], part.format, names[0])
-        pieces: list[Any] = []
-        for at, name in enumerate(names):
-            opening = ("{" if at == 0 else ",") + json.dumps(name, ensure_ascii=False) + ":"
-            pieces += [opening, self._literals(rows[name], name)]
-        if not pieces:
+        if not names:
             return pa.chunked_array([pa.array([b"{}"] * rows.num_rows, pa.large_binary())])
-        return pc.binary_join_element_wise(*pieces, "}", "").cast(pa.large_binary())
+        literals = [self._literals(rows[name], name) for name in names]
+        openings = ["," + json.dumps(name, ensure_ascii=False) + ":" for name in names]
+        openings[0] = "{" + openings[0][1:]
+        return pa.chunked_array([_joined(literals, [*openings, "}"], rows.num_rows)])
 
     def _single(self, column: pa.ChunkedArray, kind: str, name: str) -> pa.ChunkedArray:
         """Return one column as bytes; nulls stay nulls. Text shows values as JSON does, without quotes."""
@@ -297,6 +336,29 @@ def _compact(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ",".join(map(_compact, value)) + "]"
     return json.dumps(value, ensure_ascii=False)
+
+
+def _joined(columns: Sequence[pa.ChunkedArray], openings: Sequence[str], rows: int) -> pa.LargeBinaryArray:
+    """Return the texts of columns joined row by row, each after its opening, and the last opening at the end."""
+    texts = pa.concat_arrays([chunk.cast(pa.string()) for column in columns for chunk in column.chunks])
+    marks = [opening.encode() for opening in openings]
+    edges = np.cumsum([0, *map(len, marks)], dtype=np.int64)
+    _, bounds, data = texts.buffers()
+    edges_of_texts = np.frombuffer(bounds, np.int32, len(texts) + 1) if rows else _NO_INTS
+    size = int(edges_of_texts[-1] - edges_of_texts[0] + rows * edges[-1])
+    into, ends = np.empty(max(size, 1), np.uint8), np.empty(rows + 1, np.int64)
+    given = np.frombuffer(data, np.uint8) if data is not None and data.size else _NO_BYTES
+    join_columns(given, edges_of_texts, rows, np.frombuffer(b"".join(marks), np.uint8), edges, into, ends)
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(into)])
+
+
+def _whole(column: pa.ChunkedArray) -> pa.LargeBinaryArray:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _listed(column: pa.LargeBinaryArray) -> list[bytes | None]:
+    found: list[bytes | None] = column.to_numpy(zero_copy_only=False).tolist()
+    return found
 
 
 def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:

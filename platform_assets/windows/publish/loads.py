@@ -23,11 +23,11 @@ from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import EXPIRED
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.logs import logger
+from platform_assets.model.publishing import POSITION
 from platform_assets.model.tables import TableRef
 
 _log = logger(__name__)
 
-POSITION: Final = ("kafka_partition", "kafka_offset")
 _PLACE: Final = pa.schema([(POSITION[0], pa.int32()), (POSITION[1], pa.int64())])
 _VERSION: Final = 1
 
@@ -59,7 +59,9 @@ def read(ledger: Ledger, table: TableRef, key: str, load: Load, wanted: pa.Schem
     found = pa.Table.from_batches(blocks) if blocks else _PLACE.empty_table()
     for name in (n for n in wanted.names if n not in found.schema.names):
         found = found.append_column(wanted.field(name), pa.nulls(found.num_rows, wanted.field(name).type))
-    found = found.select(names).sort_by([(name, "ascending") for name in POSITION])
+    found = found.select(names)
+    if not _is_sorted(found):
+        found = found.sort_by([(name, "ascending") for name in POSITION])
     if found.num_rows != load.rows:
         newest = load_log.newest_loads(folder).get(key)
         if newest is not None and newest.version > load.version and version >= newest.version:
@@ -67,6 +69,12 @@ def read(ledger: Ledger, table: TableRef, key: str, load: Load, wanted: pa.Schem
         cause = f"version {version} of the table has {found.num_rows:,} rows of the window instead of {load.rows:,}"
         raise PublishedRowsLostError(topic, table.name, key, load.load_id, cause)
     return found
+
+
+def _is_sorted(rows: pa.Table) -> bool:
+    partition, offset = (rows[name].to_numpy() for name in POSITION)
+    later = partition[1:] - partition[:-1]
+    return bool(((later > 0) | ((later == 0) & (offset[1:] > offset[:-1]))).all())
 
 
 def _check_commit(folder: Folder, table: TableRef, key: str, load: Load, topic: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from platform_assets.kafka.publisher import Headers
+from platform_assets.kafka.publisher import Headers, Placed, Span
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish.loads import Load
 
@@ -44,6 +44,9 @@ class Progress:
     `at` is the position of the last row that was sent, if rows were sent and not differences. `partial` is true if the rows of an
     earlier load were erased or expired before they were all sent or compared: then only the rows after the position
     `after` are sent, or nothing if there is none. `mixed` is true if records of earlier loads have another form.
+
+    `spans` are the offsets of the records that have no header with an identity: rows of the window's first load. `dealt`
+    are numbers of partitions among which such rows were dealt, each with the first ordinal for which it holds.
     """
 
     load: Load
@@ -55,6 +58,19 @@ class Progress:
     partial: bool = False
     after: Position | None = None
     mixed: bool = False
+    spans: tuple[Span, ...] = ()
+    dealt: tuple[tuple[int, int], ...] = ()
+
+    def with_spans(self, known: Progress | None, sent: Sequence[Placed], first: int) -> Progress:
+        """Return this progress with the spans of what is `known`, and of records that were sent since, the first of
+        which has the ordinal `first`."""
+        spans, dealt = ([], []) if known is None else (list(known.spans), list(known.dealt))
+        for each in sent:
+            if not dealt or dealt[-1][1] != each.number:
+                dealt.append((first, each.number))
+            first += len(each)
+            spans += each.spans
+        return replace(self, spans=_merged(spans), dealt=tuple(dealt))
 
     @property
     def is_complete(self) -> bool:
@@ -73,6 +89,7 @@ class Progress:
             **({"partial": True} if self.partial else {}),
             **({} if self.after is None else {"after": self.after}),
             **({"mixed": True} if self.mixed else {}),
+            **({"spans": self.spans, "dealt": self.dealt} if self.dealt else {}),
         }
         return json.dumps({"version": _VERSION, **fields}, separators=(",", ":")).encode()
 
@@ -93,11 +110,24 @@ class Progress:
             fields.get("partial") is True,
             _position(fields.get("after")),
             fields.get("mixed") is True,
+            tuple(Span(*each) for each in fields.get("spans", ())),
+            tuple((first, number) for first, number in fields.get("dealt", ())),
         )
 
     def is_mixed(self, digest: str) -> bool:
         """Return True if not all records of the window are in the form with this digest."""
         return self.mixed or self.digest != digest
+
+
+def _merged(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Return spans in which those of a partition are one if only a commit marker is between them."""
+    found: dict[int, list[Span]] = {}
+    for span in spans:
+        held = found.setdefault(span.partition, [])
+        if held and held[-1].end in (span.start, span.start - 1):
+            span = Span(span.partition, held[-1].start, span.end, held.pop().records + span.records)
+        held.append(span)
+    return tuple(span for _, held in sorted(found.items()) for span in held)
 
 
 def _position(value: Sequence[int] | None) -> Position | None:

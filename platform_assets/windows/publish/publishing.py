@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from itertools import chain, islice
+from itertools import islice
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,16 +29,16 @@ from platform_assets.errors import (
     UnpublishableRowError,
 )
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.kafka.publisher import Committed, Headers, Record, Session, Target, Topics
+from platform_assets.kafka.publisher import Committed, Headers, Placed, Record, Session, Target, Topics
 from platform_assets.lake import decoded_table
 from platform_assets.ledger import unloaded
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.logs import logger
-from platform_assets.model.publishing import HEADER, PublishDeclaration
+from platform_assets.model.publishing import POSITION, PublishDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish import loads
-from platform_assets.windows.publish.encoding import Encoder, fitting
+from platform_assets.windows.publish.encoding import Encoded, Encoder, fitting, partitions
 from platform_assets.windows.publish.loads import Load, Pins
 from platform_assets.windows.publish.progress import (
     Change,
@@ -49,6 +51,14 @@ from platform_assets.windows.publish.progress import (
     key_of,
     parsed_key,
 )
+from platform_assets.windows.publish.transactions import (
+    Count,
+    Records,
+    Transaction,
+    ahead,
+    changes_as_records,
+    identities,
+)
 
 _log = logger(__name__)
 
@@ -56,27 +66,6 @@ _ATTEMPTS: Final = 5
 """Sessions in a row without progress after which the error is raised."""
 _SETTLED_WITHIN: Final = 30.0
 _PAUSE: Final = 0.1
-
-
-@dataclass(frozen=True)
-class _Records:
-    """The records that publish a load of a window. `make` returns some of those in an ordinal range, at least one and
-    about as many as the given number of bytes allows, their number and their bytes. `at` returns the position of a row."""
-
-    make: Callable[[int, int, int], tuple[Iterable[Record], int, int]]
-    total: int
-    silent: int = 0
-    at: Callable[[int], Position | None] = lambda ordinal: None
-
-
-@dataclass
-class _Count:
-    windows: int = 0
-    records: int = 0
-    corrections: int = 0
-    unannounced: int = 0
-    transactions: int = 0
-    removed: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -110,7 +99,7 @@ class Publisher:
         Raises PublishingInterruptedError (retryable; what was committed counts), PublishingRefusedError,
         PublishedRowsLostError, UnpublishableRowError, TopicMissingError and ConfigurationError.
         """
-        target, count = self.target, _Count()
+        target, count = self.target, Count()
         topics = target.prepare(self._pinned().topics)
         failures, before = 0, -1
         while True:
@@ -125,7 +114,7 @@ class Publisher:
                     raise
                 _log.warning("%s Continuing with a new producer.", e)
 
-    def _session(self, session: Session, topics: Topics, recorded: Pins, count: _Count) -> Published:
+    def _session(self, session: Session, topics: Topics, recorded: Pins, count: Count) -> Published:
         # The progress topic may have been deleted since it was prepared.
         self.target.require_same(Topics(topics.target, session.progress.topic_id), topics)
         known, receipts = self._known(session.progress, topics.target, recorded), self._receipts()
@@ -160,38 +149,47 @@ class Publisher:
         known: dict[str, Progress],
         receipts: Mapping[str, Receipt],
         topic_id: str,
-        count: _Count,
+        count: Count,
     ) -> None:
-        """Send all records of a plan. Small windows share a transaction; `known` is kept up to date.
+        """Send all records of a plan; `known` is kept up to date. The next transaction is made while one is sent."""
+        number = len(self.target.cluster.topic(self.declaration.topic).partitions)
+        made = self._transactions(encoder, plan, dict(known), receipts, number)
+        with closing(ahead(made)) as transactions:
+            for each in transactions:
+                reached: dict[str, Progress] = {}
 
-        If the rows of a window were lost by accident, the other windows are published before PublishedRowsLostError is raised.
+                def progress(each: Transaction = each, reached: dict[str, Progress] = reached) -> dict[bytes, bytes]:
+                    reached.update(each.progress(known))
+                    return {key_of(topic_id, self.declaration.windowed, k): p.to_bytes() for k, p in reached.items()}
+
+                session.send_batches((batch for _, _, batch in each.batches), progress)
+                known.update(reached)
+                count.transactions += 1
+                count.records += each.number
+                count.corrections += each.corrections
+                count.windows += sum(p.is_complete for p in reached.values())
+                count.removed += [key for key, p in reached.items() if p.partial and p.is_complete]
+                count.unannounced += each.lacking
+                self.on_progress(max(reached), count.records)
+
+    def _transactions(
+        self,
+        encoder: Encoder,
+        plan: Plan,
+        known: dict[str, Progress],
+        receipts: Mapping[str, Receipt],
+        among: int,
+    ) -> Iterator[Transaction]:
+        """Make the transactions of a plan. Small windows share one. `known` is changed.
+
+        If the rows of a window were lost by accident, PublishedRowsLostError is raised after the other windows.
         """
-        # Records are made as they are sent: Python's garbage collector takes seconds for a few 100,000 kept ones.
-        batch: list[Iterable[Record]] = []
-        states: dict[str, Progress] = {}
-        number = size = corrections = lacking = 0
+        made = Transaction()
         lost: list[PublishedRowsLostError] = []
         most_rows = self.declaration.transaction_rows
-
-        def commit() -> None:
-            nonlocal batch, states, number, size, corrections, lacking
-            session.send(
-                chain.from_iterable(batch),
-                {key_of(topic_id, self.declaration.table, key): p.to_bytes() for key, p in states.items()},
-            )
-            known.update(states)
-            count.transactions += 1
-            count.records += number
-            count.corrections += corrections
-            count.windows += sum(p.is_complete for p in states.values())
-            count.removed += [key for key, p in states.items() if p.partial and p.is_complete]
-            count.unannounced += lacking
-            self.on_progress(max(states), count.records)
-            batch, states, number, size, corrections, lacking = [], {}, 0, 0, 0, 0
-
         for key in sorted({*plan.begun, *plan.new, *plan.again}):
             while True:
-                before = states.get(key, known.get(key))
+                before = known.get(key)
                 if before is None or before.is_complete:
                     load = _load_of(receipts[key])
                     if before is not None and (before.load.load_id == load.load_id or key not in plan.again):
@@ -202,40 +200,44 @@ class Publisher:
                     state = before
                     self._check_form(key, state, encoder)
                 try:
-                    state, records = self._opened(encoder, key, state, receipts[key])
+                    state, records = self._opened(encoder, key, state, receipts[key], among)
                 except PublishedRowsLostError as e:
                     lost.append(e)
                     break
                 except UnpublishableRowError:
-                    if states:
+                    if made.states:
                         # Earlier windows do not depend on this one.
-                        commit()
+                        yield made
                     raise
                 if state is before and state.total != records.total:
                     raise self._refusal(key, state, f"it has {records.total:,} records now")
-                lacking += records.silent if state is not before else 0
-                state = replace(state, total=records.total)
+                made.lacking += records.silent if state is not before else 0
+                state = known[key] = replace(state, total=records.total)
                 if state.is_complete:
-                    states[key] = state
-                    if len(states) >= most_rows:
-                        commit()
+                    made.states[key] = state
+                    if len(made.states) >= most_rows:
+                        yield made
+                        made = Transaction()
                 while not state.is_complete:
-                    end = min(state.total, state.sent + most_rows - number)
-                    made, count_made, bytes_made = records.make(state.sent, end, self.most_bytes - size)
-                    batch.append(made)
-                    number += count_made
-                    size += bytes_made
-                    corrections += 0 if state.base is None else count_made
-                    sent = state.sent + count_made
-                    state = states[key] = replace(state, sent=sent, at=records.at(sent - 1))
-                    if number >= most_rows or size >= self.most_bytes:
-                        commit()
-        if states:
-            commit()
+                    end = min(state.total, state.sent + most_rows - made.number)
+                    batch, number, size = records.make(state.sent, end, self.most_bytes - made.size)
+                    made.batches.append((key, state.sent, batch))
+                    made.number += number
+                    made.size += size
+                    made.corrections += 0 if state.base is None else number
+                    sent = state.sent + number
+                    state = known[key] = made.states[key] = replace(state, sent=sent, at=records.at(sent - 1))
+                    if made.number >= most_rows or made.size >= self.most_bytes:
+                        yield made
+                        made = Transaction()
+        if made.states:
+            yield made
         if lost:
             raise lost[0]
 
-    def _opened(self, encoder: Encoder, key: str, state: Progress, receipt: Receipt) -> tuple[Progress, _Records]:
+    def _opened(
+        self, encoder: Encoder, key: str, state: Progress, receipt: Receipt, among: int
+    ) -> tuple[Progress, Records]:
         """Return the records of a window, and the state to which they belong: `state`, or if its rows were erased or
         expired on purpose, the state in which what remains is published. Raises PublishedRowsLostError."""
         try:
@@ -243,7 +245,7 @@ class Publisher:
                 raise PublishedRowsLostError(
                     self.declaration.topic, receipt.table.name, key, state.load.load_id, "it has expired"
                 )
-            return state, self._records(encoder, key, state)
+            return state, self._records(encoder, key, state, among)
         except PublishedRowsLostError:
             remaining = self._remaining(key, state, receipt, encoder)
             if remaining is None:
@@ -252,12 +254,12 @@ class Publisher:
                 "%s: rows of window %s were erased or expired before they were published, or compared with a later load",
                 self.declaration.name, key,
             )  # fmt: skip
-            return self._opened(encoder, key, remaining, receipt)
+            return self._opened(encoder, key, remaining, receipt, among)
 
     def _remaining(self, key: str, state: Progress, receipt: Receipt, encoder: Encoder) -> Progress | None:
         if receipt.is_expired:
             return replace(state, partial=True, after=None, total=state.sent)
-        if not self.ledger.accepted_losses(TableRef.raw(self.declaration.table.topic), key):
+        if not self.ledger.accepted_losses(TableRef.raw(self.declaration.windowed.topic), key):
             return None
         sends_rows = state.base is None or state.partial
         load = _load_of(receipt)
@@ -286,51 +288,56 @@ class Publisher:
             "publish, and change them after that; or publish to a new topic."
         )
 
-    def _records(self, encoder: Encoder, key: str, state: Progress) -> _Records:
+    def _records(self, encoder: Encoder, key: str, state: Progress, among: int) -> Records:
         """Return the records that publish a window. Raises PublishedRowsLostError."""
         d, columns = self.declaration, encoder.wanted
         if state.partial and state.after is None:
-            return _Records(lambda start, end, room: ([], 0, 0), state.sent)
-        new = loads.read(self.ledger, d.table, key, state.load, columns, d.topic)
+            return Records(lambda start, end, room: ([], 0, 0), state.sent)
+        new = loads.read(self.ledger, d.windowed, key, state.load, columns, d.topic)
         # Before the first record: a load that is sent in part could not be finished in another form.
         encoder.check(new)
-        prefix, load_id = f"{d.table.name} {key} ", state.load.load_id
+        prefix, load_id = f"{d.windowed.name} {key} ", state.load.load_id
         if state.base is None or state.partial:
             kind: Kind = "added" if state.partial else "row"
             if state.after is not None:
-                partition, offset = (new[name] for name in loads.POSITION)
+                partition, offset = (new[name] for name in POSITION)
                 same = pc.and_(pc.equal(partition, state.after[0]), pc.greater(offset, state.after[1]))
                 new = new.filter(pc.or_(pc.greater(partition, state.after[0]), same))
 
-            def of_rows(start: int, end: int, room: int) -> tuple[Iterable[Record], int, int]:
+            # A window is finished as it was begun.
+            is_placed = not state.partial and (bool(state.dealt) if state.sent else d.identity == "progress")
+
+            def of_rows(start: int, end: int, room: int) -> tuple[Iterable[Record] | Placed, int, int]:
                 part = new.slice(start, end - start)
                 while part.num_rows > 1 and part.nbytes > room:
                     part = part.slice(0, part.num_rows // 2)
                 encoded = encoder.encode(part)
                 fit = fitting(encoded.sizes, room)
+                if is_placed:
+                    return encoded.placed(part, among, fit), fit, int(encoded.sizes[:fit].sum())
                 names = identities(prefix, load_id, start, part, kind)
                 return islice(encoded.records(names), fit), fit, int(encoded.sizes[:fit].sum())
 
             def at(ordinal: int) -> Position:
-                partition, offset = (new[name][ordinal].as_py() for name in loads.POSITION)
+                partition, offset = (new[name][ordinal].as_py() for name in POSITION)
                 return partition, offset
 
-            return _Records(of_rows, new.num_rows, at=at)
-        old = loads.read(self.ledger, d.table, key, state.base, columns, d.topic)
+            return Records(of_rows, new.num_rows, at=at)
+        old = loads.read(self.ledger, d.windowed, key, state.base, columns, d.topic)
         changes, silent = self._changes(encoder, old, new)
 
         def of_changes(start: int, end: int, room: int) -> tuple[Iterable[Record], int, int]:
             sizes = np.array([len(k or b"") + len(v or b"") for _, _, k, v, _ in changes[start:end]], np.int64)
             fit = fitting(sizes, room)
-            made = _changes_as_records(changes[start : start + fit], start, prefix, load_id)
+            made = changes_as_records(changes[start : start + fit], start, prefix, load_id)
             return made, fit, int(sizes[:fit].sum())
 
-        return _Records(of_changes, len(changes), silent)
+        return Records(of_changes, len(changes), silent)
 
     def _changes(self, encoder: Encoder, old: pa.Table, new: pa.Table) -> tuple[list[Change], int]:
         """Return the differences between two loads of a window, in order of position, and the number of deleted rows
         that have no key or that the declaration does not announce."""
-        before, after = _by_position(encoder, old), _by_position(encoder, new)
+        before, after = (_by_position(encoder.encode(rows), rows) for rows in (old, new))
         found: list[Change] = []
         silent = 0
         for position in sorted({*before, *after}):
@@ -347,7 +354,7 @@ class Publisher:
         return found, silent
 
     def _encoder(self) -> Encoder:
-        return Encoder(self.declaration, decoded_table.held(self.ledger.lake.table(self.declaration.table)))
+        return Encoder(self.declaration, decoded_table.held(self.ledger.lake.table(self.declaration.windowed)))
 
     def _pinned(self) -> Pins:
         return loads.pinned(self.ledger.lake, self.declaration.topic)
@@ -356,7 +363,7 @@ class Publisher:
         self, pins: Mapping[str, Sequence[Load]], topics: Topics, known: Mapping[str, Progress], done: str = ""
     ) -> None:
         sent = {key: (p.load.load_id, p.sent) for key, p in known.items()}
-        loads.pin(self.ledger.lake, self.declaration.topic, Pins(self.declaration.table, pins, done, topics, sent))
+        loads.pin(self.ledger.lake, self.declaration.topic, Pins(self.declaration.windowed, pins, done, topics, sent))
 
     def known(self, topic_id: str) -> dict[str, Progress]:
         """Return how far each window is published to the topic with this id, without fencing a publisher. Raises
@@ -382,11 +389,19 @@ class Publisher:
         """A digest of the form in which records are published now."""
         return self._encoder().digest
 
-    def rows(self, key: str, load: Load) -> dict[tuple[int, int], Content]:
+    def rows(self, key: str, load: Load) -> dict[Position, Content]:
         """Return key, value and declared headers of each row of a load, by partition and offset."""
-        encoder = self._encoder()
-        d = self.declaration
-        return _by_position(encoder, loads.read(self.ledger, d.table, key, load, encoder.wanted, d.topic))
+        return self.dealt_rows(key, load, ())[0]
+
+    def dealt_rows(
+        self, key: str, load: Load, numbers: Iterable[int]
+    ) -> tuple[dict[Position, Content], dict[int, npt.NDArray[np.int32]]]:
+        """Return the rows of a load, and the partition of each out of each of these numbers of partitions."""
+        encoder, d = self._encoder(), self.declaration
+        rows = loads.read(self.ledger, d.windowed, key, load, encoder.wanted, d.topic)
+        encoded = encoder.encode(rows)
+        choices = {number: partitions(encoded.key_column, rows, number) for number in {*numbers}}
+        return _by_position(encoded, rows), choices
 
     def _known(self, committed: Committed, topic_id: str, pins: Pins) -> dict[str, Progress]:
         """Parse the progress of the topic with this id, and compare it with `pins`, which were read before it."""
@@ -397,7 +412,7 @@ class Publisher:
             parts = parsed_key(name)
             if parts is None:
                 foreign.append(name)
-            elif parts[:2] == (topic_id, d.table.name):
+            elif parts[:2] == (topic_id, d.windowed.name):
                 try:
                     found[parts[2]] = Progress.from_bytes(value)
                 except (ValueError, TypeError, KeyError, AttributeError) as e:
@@ -408,10 +423,10 @@ class Publisher:
                 "topic %s has %d records of other programs, which do not count, such as %.100r",
                 target.progress_topic, len(foreign), foreign[0],
             )  # fmt: skip
-        if any((parsed_key(name) or ())[:2] == (topic_id, d.table.name) for name in committed.elsewhere):
+        if any((parsed_key(name) or ())[:2] == (topic_id, d.windowed.name) for name in committed.elsewhere):
             cause = "it has such records in several partitions, so their order is unknown"
             raise PublishingProgressLostError(d.topic, target.progress_topic, cause)
-        if pins.topics is not None and pins.topics.target == topic_id and pins.table == d.table:
+        if pins.topics is not None and pins.topics.target == topic_id and pins.table == d.windowed:
             for key, (load_id, sent) in sorted(pins.sent.items()):
                 state = found.get(key)
                 if state is None or (state.load.load_id == load_id and state.sent < sent):
@@ -422,7 +437,7 @@ class Publisher:
     def _receipts(self) -> dict[str, Receipt]:
         """Return the receipts of the windows from `start` on."""
         start = self.declaration.start
-        found = self.ledger.receipts(self.declaration.table)
+        found = self.ledger.receipts(self.declaration.windowed)
         return {key: r for key, r in sorted(found.items()) if start is None or key >= start}
 
     def _plan(self, known: Mapping[str, Progress], receipts: Mapping[str, Receipt]) -> Plan:
@@ -451,34 +466,18 @@ class Publisher:
 
     def _waiting(self, receipts: Mapping[str, Receipt]) -> str | None:
         """Return the first sealed window that is not in the table yet, unless it is parked; None if there is none."""
-        newest = self.ledger.newest_cut(self.declaration.table.topic)
+        newest = self.ledger.newest_cut(self.declaration.windowed.topic)
         if newest is None:
             return None
-        found = unloaded.find(self.ledger, self.declaration.table, newest.edge).windows
+        found = unloaded.find(self.ledger, self.declaration.windowed, newest.edge).windows
         start = self.declaration.start
         open_windows = (key for key in found if key not in self.parked and (start is None or key >= start))
         return min(open_windows, default=None)
 
 
-def _changes_as_records(changes: Sequence[Change], first: int, prefix: str, load_id: str) -> Iterator[Record]:
-    for ordinal, (kind, (partition, offset), key, value, declared) in enumerate(changes, first):
-        identity = f"{prefix}{ordinal} {kind} {partition} {offset} {load_id}".encode()
-        yield key, value, [*declared, (HEADER, identity)]
-
-
-def identities(prefix: str, load_id: str, first: int, rows: pa.Table, kind: Kind = "row") -> list[bytes]:
-    """Return the identity of each row of a load, the first of which has the ordinal `first`."""
-    ordinals = pa.array(range(first, first + rows.num_rows), pa.int64()).cast(pa.string())
-    partition, offset = (rows[name].cast(pa.string()) for name in loads.POSITION)
-    texts = pc.binary_join_element_wise(prefix, ordinals, f" {kind} ", partition, " ", offset, f" {load_id}", "")
-    found: list[bytes] = texts.cast(pa.binary()).to_pylist()
-    return found
-
-
-def _by_position(encoder: Encoder, rows: pa.Table) -> dict[tuple[int, int], Content]:
-    encoded = encoder.encode(rows)
+def _by_position(encoded: Encoded, rows: pa.Table) -> dict[Position, Content]:
     headers: list[Headers] = encoded.headers if encoded.headers is not None else [[]] * len(encoded)
-    positions = zip(*(rows[name].to_pylist() for name in loads.POSITION), strict=True)
+    positions = zip(*(rows[name].to_pylist() for name in POSITION), strict=True)
     return dict(zip(positions, zip(encoded.keys, encoded.values, headers, strict=True), strict=True))
 
 
@@ -489,7 +488,7 @@ def _load_of(receipt: Receipt) -> Load:
 def fingerprint(declaration: PublishDeclaration, ledger: Ledger, receipts: Mapping[str, Receipt] | None = None) -> str:
     """Return a digest of the loads of all windows: it changes if there is something to publish."""
     if receipts is None:
-        entries = ledger.commit_rows(declaration.table, columns=["load_id"])
+        entries = ledger.commit_rows(declaration.windowed, columns=["load_id"])
         named = set(zip(entries["window"].to_pylist(), entries["load_id"].to_pylist(), strict=True))
     else:
         named = {(key, r.load_id) for key, r in receipts.items()}

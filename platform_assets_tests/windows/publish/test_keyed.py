@@ -1,0 +1,234 @@
+"""Changes of tables without windows on a Kafka topic: an upsert per changed key, a tombstone per deleted one, each once,
+also after kills."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from deltalake import write_deltalake
+
+from platform_assets.checks.published_keys import gather
+from platform_assets.errors import ConfigurationError, PublishingInterruptedError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.publisher import Headers
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.derived import DerivedRef
+from platform_assets.model.publishing import Part, PublishDeclaration
+from platform_assets.model.tables import StateRef
+from platform_assets.orchestration import published
+from platform_assets.orchestration.resources import KafkaResource, LakeResource
+from platform_assets.windows.publish.keyed import KeyedPublisher, difference, digest_of
+from platform_assets_tests.support.streams import create_again
+from testbed.clients import client_settings, librdkafka
+
+if TYPE_CHECKING:
+    from platform_assets_tests.conftest import Broker, TopicMaker
+
+TABLE = DerivedRef("totals")
+Rows = Mapping[int, str | None]
+
+
+def publisher(broker: Broker, root: Path, target: str) -> KeyedPublisher:
+    declared = PublishDeclaration(target, TABLE, Part("text", ("id",)), transaction_rows=4)
+    return KeyedPublisher(declared, Ledger(Lake.at(root)), Cluster.connect(client_settings(broker.bootstrap)))
+
+
+def write(root: Path, rows: Rows) -> None:
+    columns = {"id": pa.array(list(rows), pa.int64()), "text": pa.array(list(rows.values()), pa.string())}
+    write_deltalake(str(root / "derived" / "totals"), pa.table(columns), mode="overwrite")
+
+
+def held(broker: Broker, target: str) -> tuple[dict[bytes, bytes], int]:
+    """Return what a plain read_committed consumer holds in the end, and the number of records that it has read."""
+    cluster = Cluster.connect(client_settings(broker.bootstrap))
+    state = cluster.topic(target)
+    options = {"group.id": "judge", "isolation.level": "read_committed", "enable.partition.eof": True}
+    consumer = Consumer({**librdkafka(broker.bootstrap), **options})
+    consumer.assign([TopicPartition(target, p, OFFSET_BEGINNING) for p in state.partitions])
+    waiting, found, number = set(state.partitions), dict[bytes, bytes](), 0
+    while waiting:
+        message = consumer.poll(1)
+        if message is None:
+            continue
+        if message.error() is not None:
+            waiting.discard(message.partition())
+            continue
+        number += 1
+        if (value := message.value()) is None:
+            del found[message.key() or b""]
+        else:
+            found[message.key() or b""] = value
+    consumer.close()
+    return found, number
+
+
+def as_records(rows: Rows) -> dict[bytes, bytes]:
+    texts = {n: "null" if text is None else f'"{text}"' for n, text in rows.items()}
+    return {b"%d" % n: f'{{"id":{n},"text":{text}}}'.encode() for n, text in texts.items()}
+
+
+@pytest.mark.broker
+def test_changes_are_published_once_and_deleted_keys_become_tombstones(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    target = topic(partitions=3)
+    each = publisher(broker, tmp_path, target)
+    assert (each.plan().behind, each.run().records) == (0, 0)
+    first: Rows = {n: f"row {n}" for n in range(10)}
+    write(tmp_path, first)
+    assert (each.plan().behind, each.plan().rows) == (1, 10)
+    assert (each.run().records, each.plan().behind) == (10, 0)
+    second = {n: "changed" if n == 3 else text for n, text in first.items() if n != 7} | {11: None}
+    write(tmp_path, second)
+    done = each.run()
+    assert (done.records, done.transactions) == (3, 1)
+    assert held(broker, target) == (as_records(second), 13)
+    write(tmp_path, second)  # A new version with the same rows.
+    assert (each.plan().behind, each.run().records, each.plan().behind) == (1, 0, 0)
+    evidence = gather(each)
+    assert (evidence.headline, evidence.passed) == (
+        "13 records of 2 versions are on the topic once, in order, and as in the table.", True,
+    )  # fmt: skip
+    create_again(broker, target)
+    assert each.run().records == 10
+    assert held(broker, target)[0] == as_records(second)
+
+
+@pytest.mark.broker
+def test_killed_publishers_send_each_change_once(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng, target = random.Random(seed), topic(partitions=2)
+    each = publisher(broker, tmp_path, target)
+    rows: Rows = {}
+    for _ in range(3):
+        rows = {n: f"{rng.randrange(3)}" for n in range(12) if rng.random() < 0.8}
+        write(tmp_path, rows)
+        step, left = rng.choice(["first", "flush", "commit", "next"]), [rng.randint(1, 3)]
+
+        def stop(name: str, step: str = step, left: list[int] = left) -> None:
+            left[0] -= name == step
+            if not left[0]:
+                raise KeyboardInterrupt
+
+        with suppress(KeyboardInterrupt):
+            replace(each, before_step=stop).run()
+    each.run()
+    assert held(broker, target)[0] == as_records(rows)
+    evidence = gather(each)
+    assert (evidence.problems, evidence.not_read) == ([], [])
+
+
+@pytest.mark.broker
+def test_a_publisher_that_was_overtaken_stops_and_nothing_is_sent_twice(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    target = topic()
+    each = publisher(broker, tmp_path, target)
+    write(tmp_path, dict.fromkeys(range(10), "text"))
+    overtaken: list[int] = []
+
+    def overtake(step: str) -> None:
+        if step == "commit" and not overtaken:
+            overtaken.append(each.run().records)
+
+    with pytest.raises(PublishingInterruptedError, match="another publisher has taken over"):
+        replace(each, before_step=overtake).run()
+    assert overtaken == [10]
+    assert held(broker, target)[1] == 10
+    assert gather(each).passed
+
+
+@pytest.mark.broker
+def test_a_record_of_another_program_is_named_and_its_row_is_sent_again(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    target = topic()
+    each = publisher(broker, tmp_path, target)
+    write(tmp_path, {1: "a", 2: "b"})
+    each.run()
+    producer = Producer(librdkafka(broker.bootstrap))
+    producer.produce(target, b"foreign", b"2")
+    producer.produce(target, b"foreign", b"3")
+    producer.flush()
+    assert "did not send" in gather(each).headline
+    assert "1 records differ from their rows" in gather(each).headline
+    write(tmp_path, {1: "a", 2: "b"})
+    assert each.run().records == 1
+    assert held(broker, target) == ({**as_records({1: "a", 2: "b"}), b"3": b"foreign"}, 5)
+
+
+@pytest.mark.broker
+def test_a_key_that_two_rows_have_is_refused(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    target = topic()
+    each = publisher(broker, tmp_path, target)
+    columns = {"id": pa.array([1, 1], pa.int64()), "text": pa.array(["a", "b"])}
+    write_deltalake(str(tmp_path / "derived" / "totals"), pa.table(columns))
+    with pytest.raises(ConfigurationError, match="1 rows of derived/totals have the key of another row"):
+        each.run()
+    assert held(broker, target) == ({}, 0)
+
+
+@pytest.mark.broker
+def test_the_asset_publishes_the_newest_version_and_its_check_passes(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    each = publisher(broker, tmp_path, topic())
+    made = published.build_definitions(each.declaration, group="g", description=None, owners=(), sensor_running=False)
+    (asset,), (sensor,) = made.assets or (), made.sensors or ()
+    assert isinstance(asset, dg.AssetsDefinition)
+    assert isinstance(sensor, dg.SensorDefinition)
+    resources = {
+        "kafka": KafkaResource(bootstrap_servers=broker.bootstrap), "lake": LakeResource(root=str(tmp_path)),
+    }  # fmt: skip
+    write(tmp_path, {1: "a", 2: "b"})
+    ago = datetime.now(UTC) + timedelta(hours=1)
+    assert [text.partition(", with")[0] for text in published.problems([each.declaration], each.ledger, each.cluster, ago)] == [
+        f"published/{each.declaration.topic}: the newest version of derived/totals"
+    ]  # fmt: skip
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = dg.materialize([asset], resources=resources, instance=instance)
+        assert [check.passed for check in done.get_asset_check_evaluations()] == [True]
+        (event,) = done.get_asset_materialization_events()
+        assert event.materialization.metadata["records"].value == 2
+        with dg.build_sensor_context(instance, resources=resources) as context:
+            found = sensor(context)
+        assert isinstance(found, dg.SensorResult)
+    assert published.problems([each.declaration], each.ledger, each.cluster, ago) == []
+
+
+def test_a_difference_is_what_turns_one_state_into_another() -> None:
+    rows: dict[bytes, tuple[bytes, Headers]] = {b"a": (b"1", []), b"b": (b"2", []), b"c": (b"3", [("h", b"1")])}
+    before = {b"b": digest_of(b"2", []), b"c": digest_of(b"3", [("h", b"2")]), b"d": digest_of(b"4", [])}
+    assert list(difference(rows, before)) == [
+        ("added", b"a", b"1", []), ("changed", b"c", b"3", [("h", b"1")]), ("removed", b"d", None, []),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"key": None}, "needs a `key`"),
+        ({"value": Part("text", ("id",))}, "needs a value in the format json"),
+        ({"identity": "progress"}, "identity is for tables with windows"),
+        ({"corrections": "hold"}, "corrections is for tables with windows"),
+        ({"start": "2026-01-01-00:00"}, "start is for tables with windows"),
+        ({"table": StateRef("state_deleted", "planes")}, "name state/planes"),
+        ({"table": StateRef("state", "target")}, "the topic from which it is made"),
+    ],
+)
+def test_what_a_table_without_windows_lacks_is_refused(given: dict[str, object], says: str) -> None:
+    fields: dict[str, object] = {"topic": "target", "table": TABLE, "key": Part("text", ("id",)), **given}
+    with pytest.raises(ConfigurationError, match=says):
+        PublishDeclaration(**fields)  # type: ignore[arg-type]
