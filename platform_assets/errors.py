@@ -1065,14 +1065,16 @@ class FoldOutcomeUnknownError(UnknownOutcome):
 class StateErasureUnfinishedError(Retryable):
     """A topic's state still holds records that are being erased, in its present files or in past ones."""
 
-    def __init__(self, topic: str, cause: str = "", *, is_declared: bool = True) -> None:
-        self.topic, self.cause, self.is_declared = topic, cause, is_declared
+    def __init__(self, topic: str, cause: str = "", *, left: Sequence[str] = ()) -> None:
+        self.topic, self.cause, self.left = topic, cause, tuple(left)
         because, fix = cause, "Fix this cause"
-        if not is_declared:
-            because = f"{topic} no longer declares `state`, so its state cannot be made again"
-            fix = f"Declare `state` again, or delete the folders state/{topic} and state_deleted/{topic}"
+        held = [f"{kind}/{topic}" for kind in left or ("state", "state_deleted")]
+        if left:
+            what = "history: true" if list(left) == ["history"] else "state"
+            because = f"{topic} no longer declares `{what}`, so these rows cannot be made again"
+            fix = f"Declare `{what}` again, or delete the folder{'s' if held[1:] else ''} {' and '.join(held)}"
         super().__init__(
-            f"the erased records may still be in the files of state/{topic} or state_deleted/{topic}: "
+            f"the erased records may still be in the files of {' or '.join(held)}: "
             f"{because.rstrip('.')}. {fix}, then run `platform-assets erase {topic}` again: it continues this erasure, "
             "replays included."
         )

@@ -31,6 +31,8 @@ from platform_assets.windows.state.folding import TopicState
 ONE_ROW: Final = "one_row_per_key"
 COMPLETE: Final = "state_is_complete"
 EQUALS: Final = "state_equals_rebuild"
+HISTORY: Final = "history_equals_changes"
+"""Name of the check of each history."""
 NAMES: Final = (COMPLETE, ONE_ROW, EQUALS)
 """Names of the checks of each state."""
 DEEP: Final = "state_made_again"
@@ -56,6 +58,8 @@ class Facts:
     source: ChangesSource
     pending: frozenset[str]
     rebuild: str
+    has_replaced: bool
+    history: Opened | None
     applied: Mapping[str, tuple[int, int]]
     decoded: frozenset[str]
 
@@ -90,6 +94,8 @@ def facts_of(declaration: TopicDeclaration, state: StateDeclaration, ledger: Led
         opened.source,
         opened.plan.windows,
         opened.plan.rebuild,
+        opened.plan.replaces,
+        opened.history,
         found,
         frozenset(decoded["window"].to_pylist()),
     )
@@ -103,16 +109,16 @@ def results(
     try:
         facts = facts_of(declaration, state, ledger)
     except PlatformError as e:
-        yield from (_undecided(name, declaration, str(e)) for name in NAMES)
+        yield from _all_undecided(declaration, str(e))
         return
     if facts is None:
-        text = f"{table} does not exist yet"
-        yield from (_undecided(name, declaration, text) for name in NAMES)
+        yield from _all_undecided(declaration, f"{table} does not exist yet")
         return
     checks: tuple[tuple[str, Callable[[Facts], CheckResult]], ...] = (
         (COMPLETE, complete),
         (ONE_ROW, partial(one_row_per_key, seed=seed, whole=whole)),
         (EQUALS, partial(equals_rebuild, seed=seed)),
+        *(((HISTORY, partial(history_equals_changes, seed=seed)),) if state.history else ()),
     )
     for name, check in checks:
         try:
@@ -135,7 +141,9 @@ def complete(facts: Facts) -> CheckResult:
     if facts.rebuild:
         return _undecided(COMPLETE, d, f"the next fold makes it from all changes: {facts.rebuild}")
     found, live = list[Finding](), folds[0]
-    for opened, fold, ref in zip((facts.live, facts.dead), folds, d.state_tables, strict=True):
+    for opened, ref in zip((facts.live, facts.dead, facts.history), d.state_tables, strict=False):
+        if opened is None or (fold := opened.fold) is None:
+            continue
         rows = pc.sum(opened.files()["num_records"]).as_py() or 0
         if rows != fold.rows:
             text = f"the files of {ref} have {rows:,} rows, but its newest fold committed {fold.rows:,}"
@@ -264,6 +272,75 @@ def equals_rebuild(facts: Facts, *, seed: str) -> CheckResult:
     return CheckResult(EQUALS, table, tuple(findings), headline, (("keys", compared), ("different", len(wrong))))
 
 
+def history_equals_changes(facts: Facts, *, seed: str) -> CheckResult:
+    """Check that the rows of some keys are those that counted one after another among all changes. If there are many
+    changes, only those of the newest windows are read, and the rows of earlier windows are taken as they are."""
+    d, state, key, history = facts.declaration, facts.state, list(facts.state.key), facts.history
+    if facts.folds is None or facts.rebuild or history is None or history.fold is None:
+        return _undecided(HISTORY, d, f"the next fold makes it from all changes: {facts.rebuild}")
+    if len({facts.folds[0].fold_id, facts.folds[1].fold_id, history.fold.fold_id}) > 1:
+        return _undecided(HISTORY, d, "the last fold ended between its commits; the next one completes it")
+    if facts.pending and facts.has_replaced:
+        return _undecided(HISTORY, d, "windows that are in it were replaced since")
+    read, chosen = _read_windows(facts), random.Random(seed)
+    columns = pa.schema([f.remove_metadata() for f in facts.source.columns if f.name != "topic_id"])
+    keys_only = pa.schema([f for f in columns if f.name in (*key, "window")])
+    keys = _chosen(map(_with_numbers, facts.source.blocks(keys_only, read)), key, chosen)
+    keys |= _chosen(_key_blocks(history, key), key, chosen)
+    keys.add(_no_key(key))
+    standing: dict[Key, list[Row]] = {each: [] for each in keys}
+    for path in history.files()["path"].to_pylist():
+        for row in _rows(_blocks(history, path), key, keys):
+            standing[_key(row, key)].append(row)
+    changes: dict[Key, list[Row]] = {
+        each: [r for r in rows if r["window"] not in read] for each, rows in standing.items()
+    }
+    for row in _rows(map(_with_numbers, facts.source.blocks(columns, read)), key, keys):
+        changes[_key(row, key)].append(row)
+    truncates = sorted(_position(row) for row in changes[_no_key(key)])
+    wrong = list[str]()
+    for each in sorted(keys, key=repr):
+        found = sorted(standing[each], key=_position)
+        expected = _counted_one_after_another(changes[each], truncates, state)
+        if len(found) != len(expected):
+            wrong.append(f"{_text(each, key)} has {len(found):,} rows instead of {len(expected):,}")
+        for row, wanted in zip(found, expected, strict=False):
+            names = [name for name in wanted if repr(_known(row[name])) != repr(_known(wanted[name]))]
+            if names:
+                wrong.append(
+                    f"{_text(each, key)} has other values in {', '.join(names)} from window {row['window']} on"
+                )
+                break
+    findings, table = list[Finding](), d.state_tables[2]
+    headline = f"{counted(len(keys), 'key')} compared with the changes: all are equal"
+    if wrong:
+        again = (
+            f"Run `platform-assets fold {d.topic} --rebuild`, and `platform-assets audit {d.state_tables[0]} --deep`."
+        )
+        headline = f"{len(wrong):,} of {counted(len(keys), 'key')} differ from the changes, for example {wrong[0]}"
+        findings.append(_finding(facts, "", headline, again))
+    return CheckResult(HISTORY, table, tuple(findings), headline, (("keys", len(keys)), ("different", len(wrong))))
+
+
+def _counted_one_after_another(
+    changes: Sequence[Row], truncates: Sequence[tuple[Any, ...]], state: StateDeclaration
+) -> list[Row]:
+    """Return the rows of a key's history, given its changes and the positions of all truncates in order."""
+    counted_rows = list[Row]()
+    for row in sorted(changes, key=_position):
+        if not counted_rows or _counts_more(row, counted_rows[-1], state):
+            counted_rows.append(row)
+    found = list[Row]()
+    for row, after in zip(counted_rows, [*counted_rows[1:], None], strict=False):
+        ends = [place for place in truncates if place > _position(row)][:1]
+        ends += [] if after is None else [_position(after)]
+        generation, window, partition, offset = min(ends, default=(None,) * 4)
+        own = {name: value for name, value in row.items() if name not in state_table.HISTORY_OWN}
+        ended = dict(zip(state_table.ENDED_BY, (generation, partition, offset), strict=True))
+        found.append({**own, state_table.VALID_FROM: row["window"], state_table.VALID_TO: window, **ended})
+    return found
+
+
 def audit(
     declaration: TopicDeclaration,
     state: StateDeclaration,
@@ -302,7 +379,7 @@ def made_again(
 
     compared = TopicState(declaration.topic, state, ledger.lake).compare(show)
     found = list[Finding]()
-    for (now, remade), ref in zip((compared.live, compared.dead), declaration.state_tables, strict=True):
+    for (now, remade), ref in zip(compared.tables, declaration.state_tables, strict=True):
         if now != remade:
             text = f"{ref} has {now.rows:,} rows; made again from all changes, it has {remade.rows:,} rows, not all of them the same"
             again = f"Run `platform-assets fold {declaration.topic} --rebuild`."
@@ -315,7 +392,13 @@ def made_again(
 def _undecided(name: str, declaration: TopicDeclaration, text: str) -> CheckResult:
     again = f"The topic's sensor requests a fold, or run `platform-assets fold {declaration.topic}`."
     found = Finding("could not tell", declaration.topic, "", None, (), text, again)
-    return CheckResult(name, declaration.state_tables[0], (found,), f"Could not tell: {text}", ())
+    table = declaration.state_tables[2 if name == HISTORY else 0]
+    return CheckResult(name, table, (found,), f"Could not tell: {text}", ())
+
+
+def _all_undecided(declaration: TopicDeclaration, text: str) -> Iterator[CheckResult]:
+    for name in (*NAMES, *(HISTORY for _ in declaration.state_tables[2:])):
+        yield _undecided(name, declaration, text)
 
 
 def _finding(facts: Facts, window: str, text: str, remedy: str) -> Finding:
@@ -407,8 +490,11 @@ def _twice(keys: pa.Table, key: list[str]) -> list[Key]:
 
 
 def _place(row: Row, state: StateDeclaration) -> tuple[Any, ...]:
-    version = () if state.version is None else (row[state.version],)
-    return (*version, row["generation"], row["window"], row["kafka_partition"], row["kafka_offset"])
+    return (*(() if state.version is None else (row[state.version],)), *_position(row))
+
+
+def _position(row: Row) -> tuple[Any, ...]:
+    return row["generation"], row["window"], row["kafka_partition"], row["kafka_offset"]
 
 
 def _counts_more(row: Row, other: Row, state: StateDeclaration) -> bool:

@@ -14,9 +14,11 @@ JSON_VERSION = 1
 @click.argument("table", metavar="TOPIC")
 @click.option("--rebuild", is_flag=True, help="Make the state from all changes, instead of applying the pending ones.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be folded.")
-@options.as_json("Print JSON: version, table, made, reason, windows, changes, rows, deleted, through, seconds.")
+@options.as_json(
+    "Print JSON: version, table, made, reason, windows, changes, rows, deleted, history, through, seconds."
+)
 def fold(table: str, rebuild: bool, dry_run: bool, as_json: bool) -> None:
-    """Apply the pending changes of TOPIC to state/<topic> now, as its sensor's runs do.
+    """Apply the pending changes of TOPIC to state/<topic> now, as its sensor's runs do, and to its history if it has one.
 
     TOPIC is a topic with `state` in its YAML, or its table state/<topic>. The command needs neither Kafka nor Spark. The
     state is made from all changes if it is new, if its declaration has changed, or if the log no longer shows what
@@ -48,6 +50,7 @@ def fold(table: str, rebuild: bool, dry_run: bool, as_json: bool) -> None:
                     "changes": pending.rows,
                     "rows": pending.state_rows,
                     "deleted": None,
+                    "history": pending.history_rows if state.history else None,
                     "through": pending.through,
                     "seconds": None,
                 }
@@ -77,6 +80,7 @@ def fold(table: str, rebuild: bool, dry_run: bool, as_json: bool) -> None:
                 "changes": done.changes,
                 "rows": done.rows,
                 "deleted": done.deleted,
+                "history": done.history,
                 "through": done.through,
                 "seconds": round(done.seconds, 3),
             }

@@ -1,4 +1,5 @@
-"""Code that users can paste to read a topic's state together with the changes that are not folded yet."""
+"""Code that users can paste to read a topic's state together with the changes that are not folded yet, or the state as of
+a window from its history."""
 
 from __future__ import annotations
 
@@ -6,12 +7,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
+from platform_assets.cli.snippets import register
+from platform_assets.model.tables import StateRef, TableRef
+from platform_assets.orchestration.names import catalogue_table
+
 if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
     from platform_assets.model.state import StateDeclaration
     from platform_assets.windows.state.folding import TopicState
 
 _ORDER: Final = ("generation", "window", "kafka_partition", "kafka_offset")
 _WINDOW: Final = re.compile(r"[0-9][0-9T:Z.+-]{,40}")
+FRESH_SCHEMA: Final = "state_fresh"
+"""The schema of the views on a Spark server."""
 _NO_ADDRESS: Final = "sc://localhost:15002/;token=…"
 
 
@@ -75,6 +84,66 @@ def fresh_view(
                 "live, dead, changes = (each.to_pyarrow_dataset() for each in (live, dead, changes))",
                 f"fresh = duckdb.sql({_quoted(sql)})",
                 "print(fresh.limit(5))",
+            )
+        ),
+    }
+
+
+def register_fresh(spark: SparkSession, state: TopicState) -> str:
+    """Register a view with the fresh rows of a state on the Spark server; return its name. Like a table's name, it is
+    forgotten when the embedded server stops.
+
+    Later folds and windows need no new view, so the view does not know which changes are pending: it reads all. Raises
+    PySparkException and ConfigurationError as `snippets.register` does.
+    """
+    tables = (
+        ("live", StateRef("state", state.topic), state.live_folder),
+        ("dead", StateRef("state_deleted", state.topic), state.dead_folder),
+        ("changes", TableRef("changes", state.topic), state.changes_folder),
+    )
+    named = ", ".join(f"{name} AS (TABLE {register(spark, table, folder)})" for name, table, folder in tables)
+    _, own = catalogue_table(tables[0][1])
+    sql = _sql(state.declared, state.opened().live.columns.names, _order(state.declared), "", "`")
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {FRESH_SCHEMA}")
+    spark.sql(f"CREATE OR REPLACE VIEW {FRESH_SCHEMA}.`{own}` AS WITH {named}, {sql.removeprefix('WITH ')}")
+    return f"{FRESH_SCHEMA}.{own}" if own[0].isalpha() else f"{FRESH_SCHEMA}.`{own}`"
+
+
+def as_of(state: TopicState, window: str, remote: str | None) -> Mapping[Literal["spark", "polars", "duckdb"], str]:
+    """Return Python code for each reader that makes `rows`: the rows of the state as it was when it had all windows up to
+    `window`. Readers can use any other window."""
+    folder, window = state.history_folder, window if _WINDOW.fullmatch(window) else ""
+    condition = "NOT deleted AND valid_from <= '{window}' AND (valid_to IS NULL OR valid_to > '{window}')"
+    return {
+        "spark": "\n".join(
+            (
+                "from pyspark.sql import SparkSession",
+                f"spark = SparkSession.builder.remote({remote or _NO_ADDRESS!r}).getOrCreate()",
+                f"window = {window!r}",
+                f"history = spark.read.format('delta').load({folder.spark_path!r})",
+                f'rows = history.where(f"{condition}")',
+                "rows.show(5)",
+            )
+        ),
+        "polars": "\n".join(
+            (
+                "import polars as pl",
+                "from deltalake import DeltaTable",
+                f"window = {window!r}",
+                f"history = pl.scan_delta(DeltaTable({folder.uri!r}))",
+                "is_valid = (pl.col('valid_from') <= window) & (pl.col('valid_to').is_null() | (pl.col('valid_to') > window))",
+                "rows = history.filter(is_valid & ~pl.col('deleted'))",
+                "print(rows.head(5).collect())",
+            )
+        ),
+        "duckdb": "\n".join(
+            (
+                "import duckdb",
+                "from deltalake import DeltaTable",
+                f"window = {window!r}",
+                f"history = DeltaTable({folder.uri!r}).to_pyarrow_dataset()",
+                f'rows = duckdb.sql("FROM history").filter(f"{condition}")',
+                "print(rows.limit(5))",
             )
         ),
     }

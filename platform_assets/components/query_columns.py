@@ -106,3 +106,4 @@ def _schemas(declaration: TopicDeclaration) -> Iterator[tuple[TableKind | StateK
             yield "changes", changes
             yield "state", state_table.live_columns(changes)
             yield "state_deleted", state_table.dead_columns(changes, declaration.state.key)
+            yield "history", state_table.history_columns(changes)

@@ -13,7 +13,7 @@ from platform_assets.model import debezium
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.state import POSITION, StateDeclaration
 
-_FIELDS: Final = ("key", "order", "deletes", "keep")
+_FIELDS: Final = ("key", "order", "deletes", "keep", "history")
 
 
 def state_declaration(block: Mapping[str, Any], decode: DecodeDeclaration | None = None) -> StateDeclaration:
@@ -33,10 +33,13 @@ def state_declaration(block: Mapping[str, Any], decode: DecodeDeclaration | None
     for name, given in rest.items():
         if not isinstance(given, str):
             raise ConfigurationError(f"{name}: must be text, not {given!r}")
+    history = block.get("history", False)
+    if not isinstance(history, bool):
+        raise ConfigurationError(f"history: must be true or false, not {history!r}")
     if decode is not None:
         _check_deletes(rest["deletes"], decode.value)
         rest["operation"] = debezium.column_of(decode.value, debezium.OPERATION)
-    state = StateDeclaration(tuple(key), **rest)
+    state = StateDeclaration(tuple(key), **rest, history=history)
     if decode is not None:
         of_key = None if decode.key is None else decoder_of(decode.key).fields
         changes_table.columns(decoded_table.columns(of_key, decoder_of(decode.value).fields), state)

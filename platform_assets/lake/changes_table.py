@@ -13,6 +13,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.lake import decoded_table
 from platform_assets.lake.decoded_table import type_name
 from platform_assets.lake.location import Folder
+from platform_assets.lake.state_table import HISTORY_OWN
 from platform_assets.model.state import RECORD_KEY, StateDeclaration
 
 GENERATION, DELETED = "generation", "deleted"
@@ -62,6 +63,10 @@ def prepare(path: Folder, topic: str, declared: pa.Schema) -> pa.Schema:
 
 
 def _check(decoded: pa.Schema, values: list[pa.Field], state: StateDeclaration) -> None:
+    if state.history and (taken := [f.name for f in values if f.name.lower() in HISTORY_OWN]):
+        raise ConfigurationError(
+            f"history: columns {taken} have names that history/<topic> uses for its own columns: rename them"
+        )
     taken = [f.name for f in values if f.name.lower() in (GENERATION, DELETED)]
     if taken:
         raise ConfigurationError(

@@ -40,6 +40,11 @@ DELETED: Final = "deleted"
 BOUNDED: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", parquet.WINDOW)
 """Columns with bounds in the files. The log has no bounds of other columns, so no value stays there after an erasure."""
 _LEFT_OUT: Final = ("topic_id", DELETED)
+VALID_FROM, VALID_TO = "valid_from", "valid_to"
+"""Columns of a history: the first window in which a row counts, and the window in which it no longer does."""
+ENDED_BY: Final = ("ended_generation", "ended_kafka_partition", "ended_kafka_offset")
+"""Columns of a history: the position of the record that ended a row, whose window is `VALID_TO`."""
+HISTORY_OWN: Final = (VALID_FROM, VALID_TO, *ENDED_BY)
 _PLACE: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", "generation")
 RETENTION: Final = timedelta(days=1)
 """Time for which files of past versions are kept. Each fold rewrites all files, so a week would take much space.
@@ -58,6 +63,21 @@ def live_columns(changes: pa.Schema) -> pa.Schema:
 def dead_columns(changes: pa.Schema, key: Sequence[str]) -> pa.Schema:
     """Return the columns of the table of deleted keys: the key, and the position of the record that deleted it. Pure."""
     return pa.schema([field for field in changes if field.name in (*_PLACE, *key, parquet.WINDOW)])
+
+
+def history_columns(changes: pa.Schema) -> pa.Schema:
+    """Return the columns of the history, given those of the table of changes. Pure."""
+    comments = (
+        "first window in which the row counts",
+        "first later window in which it does not; null if there is none",
+    )
+    windows = [
+        pa.field(name, pa.string(), metadata={"comment": text})
+        for name, text in zip((VALID_FROM, VALID_TO), comments, strict=True)
+    ]
+    what = {"comment": "position of the record that ended the row, in window valid_to"}
+    ended = [pa.field(name, changes.field(name.removeprefix("ended_")).type, metadata=what) for name in ENDED_BY]
+    return pa.schema([*(field for field in changes if field.name != "topic_id"), *windows, *ended])
 
 
 @dataclass(frozen=True, slots=True)

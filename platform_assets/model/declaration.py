@@ -130,8 +130,11 @@ class TopicDeclaration:
 
     @property
     def state_tables(self) -> tuple[StateRef, ...]:
-        """The tables of live and of deleted keys, in this order; none if the topic has no state."""
-        return () if self.state is None else tuple(StateRef(kind, self.topic) for kind in STATE_KINDS)
+        """The tables of live and of deleted keys, and the history if one is declared, in this order; none if the topic has
+        no state."""
+        if self.state is None:
+            return ()
+        return tuple(StateRef(kind, self.topic) for kind in STATE_KINDS if kind != "history" or self.state.history)
 
     @property
     def tables(self) -> tuple[TableRef, ...]:

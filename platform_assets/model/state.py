@@ -51,6 +51,7 @@ class StateDeclaration:
     `key` lists columns of the decoded table. Records of one key are in a total order: first by the column `order`,
     unless that is `POSITION`, and then by generation, window, partition and offset. `keep` says which of them counts.
     `operation` is the decoded column that contains the operation of a change event; only `deletes: debezium` uses it.
+    With `history`, there is also a table of earlier rows.
     """
 
     key: tuple[str, ...]
@@ -58,6 +59,7 @@ class StateDeclaration:
     deletes: Deletes = "tombstone"
     keep: Kept = "last"
     operation: str = debezium.DEFAULT_NAMES[debezium.OPERATION]
+    history: bool = False
 
     def __post_init__(self) -> None:
         if not self.key:

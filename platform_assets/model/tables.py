@@ -19,8 +19,9 @@ KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
 the code that must know every kind."""
 RESERVED_KINDS: Final = ("state", "derived")
 """Kinds of tables without windows: `derived` tables have no topic, and for `state` see `StateRef`."""
-StateKind = Literal["state", "state_deleted"]
-"""state: the current row of each key; state_deleted: the keys that were deleted."""
+StateKind = Literal["state", "state_deleted", "history"]
+"""state: the current row of each key; state_deleted: the keys that were deleted; history: the rows of each key, and the
+windows in which each counted."""
 STATE_KINDS: Final[tuple[StateKind, ...]] = get_args(StateKind)
 
 

@@ -290,11 +290,19 @@ def _state_tables(
 ) -> dg.AssetsDefinition:
     """Build the assets of the state, with their columns and the columns of the changes from which these are made."""
     changes, source = _changes_columns(decode, state), table_key(declaration.changes_table)
-    live, dead = declaration.state_tables
-    columns = {live: state_table.live_columns(changes), dead: state_table.dead_columns(changes, state.key)}
+    columns = (
+        state_table.live_columns(changes),
+        state_table.dead_columns(changes, state.key),
+        state_table.history_columns(changes),
+    )
+    made = {state_table.VALID_FROM: "window", state_table.VALID_TO: "window"}
     schema = {
-        table: _table_metadata(table.name, of, {n: [dg.TableColumnDep(source, n)] for n in of.names})
-        for table, of in columns.items()
+        table: _table_metadata(
+            table.name,
+            of,
+            {n: [dg.TableColumnDep(source, made.get(n, n.removeprefix("ended_")))] for n in of.names},
+        )
+        for table, of in zip(declaration.state_tables, columns, strict=False)
     }
     return state_definitions.build_asset(declaration, state, schema, group, owners)
 

@@ -268,7 +268,9 @@ def state_keys(declaration: TopicDeclaration) -> list[dg.AssetKey]:
 
 def state_check_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
     """Return the checks of the topic's state; none if it has no state."""
-    return [dg.AssetCheckKey(key, name) for key in state_keys(declaration)[:1] for name in checks_of_state.NAMES]
+    keys = state_keys(declaration)
+    found = [dg.AssetCheckKey(key, name) for key in keys[:1] for name in checks_of_state.NAMES]
+    return found + [dg.AssetCheckKey(key, checks_of_state.HISTORY) for key in keys[2:]]
 
 
 def blocking_state(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:

@@ -1,4 +1,4 @@
-"""A topic's state in Dagster: the two assets, which have no partitions, their checks, and the runs that a tick requests."""
+"""A topic's state in Dagster: its assets, which have no partitions, their checks, and the runs that a tick requests."""
 
 # No postponed annotations here: Dagster reads those of the functions below.
 import json
@@ -41,9 +41,9 @@ def build_asset(
     group: str,
     owners: Sequence[str],
 ) -> dg.AssetsDefinition:
-    """Build both assets. `schema` has the metadata of each table's columns."""
+    """Build the assets. `schema` has the metadata of each table's columns."""
     topic, source = declaration.topic, table_key(declaration.changes_table)
-    live, dead = declaration.state_tables
+    live, dead, *history = declaration.state_tables
     which = "last" if state.keep == "last" else "first"
     key = ", ".join(state.key)
     texts = {
@@ -52,6 +52,11 @@ def build_asset(
         dead: f"The keys ({key}) of Kafka topic {topic} that are deleted, and the position of the record that deleted each. "
         "Later windows need it, so that a late record does not bring a deleted key back.",
     }
+    for table in history:
+        texts[table] = (
+            f"All rows and deletes of each key ({key}) of Kafka topic {topic}, with the windows in which each counted. The rows that "
+            f"counted in a window are those of {live.name} as it was when it had all windows up to that one."
+        )
     specs = [
         dg.AssetSpec(
             table_key(table),
@@ -70,14 +75,13 @@ def build_asset(
     def _fold(context: dg.AssetExecutionContext, lake: LakeResource) -> Iterator[dg.MaterializeResult[Any]]:
         found = TopicState(topic, state, lake.lake(), context.run.run_id)
         # Rows that were found to be wrong may be those of any key.
-        wrong = [dg.AssetCheckKey(table_key(live), name) for name in checks.NAMES]
-        is_wrong = dagster_records.blocked_by(context.instance, wrong)
+        is_wrong = dagster_records.blocked_by(context.instance, names.state_check_keys(declaration))
         try:
             done = found.fold(rebuild=is_wrong)
         except PlatformError as e:
             raise as_dagster({live.name: e}, str(e), context.retry_number) from e
         context.log.info(line(f"{live}: {summary(done)}"))
-        for table in (live, dead):
+        for table in declaration.state_tables:
             yield dg.MaterializeResult(
                 asset_key=table_key(table),
                 metadata=_metadata(found, done, table),
@@ -89,7 +93,8 @@ def build_asset(
 
 def summary(done: FoldOutcome) -> str:
     """Describe a fold in one sentence."""
-    size = f"{done.rows:,} rows and {done.deleted:,} deleted keys, through window {done.through or 'none'}"
+    earlier = "" if done.history is None else f", and {done.history:,} rows in the history"
+    size = f"{done.rows:,} rows and {done.deleted:,} deleted keys{earlier}, through window {done.through or 'none'}"
     if done.made == "unchanged":
         return f"nothing to apply: {size}"
     windows = f"{len(done.windows):,} window" + ("" if len(done.windows) == 1 else "s")
@@ -99,7 +104,7 @@ def summary(done: FoldOutcome) -> str:
 
 def _metadata(state: TopicState, done: FoldOutcome, table: StateRef) -> dict[str, Any]:
     folder = state.lake.table(table)
-    rows = done.rows if table.kind == "state" else done.deleted
+    rows = {"state": done.rows, "state_deleted": done.deleted, "history": done.history or 0}[table.kind]
     return {
         "dagster/row_count": rows,
         "summary": line(summary(done)),
@@ -124,21 +129,28 @@ def _data_version(state: TopicState) -> str:
 
 def build_checks(declaration: TopicDeclaration, state: StateDeclaration) -> dg.AssetChecksDefinition:
     """Build all checks of the state in one step, because they read the same logs."""
-    asset = table_key(declaration.state_tables[0])
+    live, _, *history = declaration.state_tables
     texts = {
         checks.COMPLETE: "Every window of the changes, up to the newest one, is applied, and both tables are as the newest fold "
         "committed them.",
         checks.ONE_ROW: "Each key is in one row, either of the live keys or of the deleted keys.",
         checks.EQUALS: f"{checks.KEYS} keys, compared with all changes, have the row that counts.",
     }
-    specs = [dg.AssetCheckSpec(n, asset=asset, blocking=True, description=markdown(t)) for n, t in texts.items()]
+    specs = [
+        dg.AssetCheckSpec(n, asset=table_key(live), blocking=True, description=markdown(t)) for n, t in texts.items()
+    ]
+    text = f"The rows of {checks.KEYS} keys, compared with all changes, are those that counted one after another."
+    for table in history:
+        specs.append(
+            dg.AssetCheckSpec(checks.HISTORY, asset=table_key(table), blocking=True, description=markdown(text))
+        )
 
     @dg.multi_asset_check(specs=specs, name=state_checks_op(declaration.topic), can_subset=True)
     def _evaluate(context: dg.AssetCheckExecutionContext, lake: LakeResource) -> Iterator[dg.AssetCheckResult]:
         wanted = {key.name for key in context.selected_asset_check_keys}
         for found in checks.results(declaration, state, Ledger(lake.lake()), seed=context.run.run_id):
             if found.check in wanted:
-                yield as_result(asset, found)
+                yield as_result(declaration, found)
 
     return _evaluate
 
@@ -146,23 +158,23 @@ def build_checks(declaration: TopicDeclaration, state: StateDeclaration) -> dg.A
 def build_job(declaration: TopicDeclaration) -> Any:
     """Build the job that folds changes into the state. It is apart from the job that loads windows: otherwise a backfill
     would fold once for each partition, and each fold may write the whole state."""
-    live, dead = declaration.state_tables
+    tables = ", ".join(table.name for table in declaration.state_tables)
     return dg.define_asset_job(
         names.fold_job(declaration.topic),
         selection=dg.AssetSelection.assets(*names.state_keys(declaration)),
         tags={STATE_TAG: state_tag(declaration)},
-        description=markdown(f"Folds changes of {declaration.changes_table} into {live} and {dead}, and checks them."),
+        description=markdown(f"Folds changes of {declaration.changes_table} into {tables}, and checks them."),
     )
 
 
-def as_result(asset: dg.AssetKey, found: CheckResult) -> dg.AssetCheckResult:
+def as_result(declaration: TopicDeclaration, found: CheckResult) -> dg.AssetCheckResult:
     """Return a check's result for Dagster. Only what is wrong is an error; work that is not done yet is a warning."""
     text = found.headline
     if found.findings:
         worst = sorted(found.findings, key=lambda f: not f.alarming)[0]
         text = f"{text.rstrip('.')}. {worst.sentence()} What to do: {worst.remedy}"
     return dg.AssetCheckResult(
-        asset_key=asset,
+        asset_key=next(table_key(t) for t in declaration.state_tables if t == found.table),
         check_name=found.check,
         passed=found.passed,
         severity=dg.AssetCheckSeverity.ERROR if found.alarming else dg.AssetCheckSeverity.WARN,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
 
 import dagster as dg
 
@@ -18,7 +17,7 @@ from platform_assets.model.state import StateDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import dagster_records, health, names
 from platform_assets.orchestration.health import CheckStatus
-from platform_assets.windows.state.folding import SHARE, Pending, TopicState
+from platform_assets.windows.state.folding import Pending, TopicState
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +99,8 @@ def _waiting(declaration: TopicDeclaration, pending: Pending) -> Iterator[str]:
         if pending.is_due:
             yield f"{what}: {fold}"
         else:
-            least = ceil(SHARE * pending.state_rows)
             now = f"To apply them now, run `platform-assets fold {declaration.topic}`"
-            yield f"{what}: a fold is due from {counted(least, 'change')} on. {now}"
+            yield f"{what}: a fold is due from {counted(pending.due_from, 'change')} on. {now}"
 
 
 def _requested(declaration: TopicDeclaration, what: str, command: str) -> str:

@@ -13,11 +13,15 @@ import pyarrow as pa
 import pytest
 
 from platform_assets.cli.snippets import register, sql_name
+from platform_assets.cli.state_snippets import register_fresh
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import decoded_table
 from platform_assets.lake.location import Lake
+from platform_assets.model.state import StateDeclaration
 from platform_assets.model.tables import TableRef
+from platform_assets_tests.support.made_changes import DAYS, MadeChanges, change
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
+from platform_assets_tests.support.state_histories import expected
 from testbed.homes import service_environment
 from testbed.loads import numbered
 from testbed.samples import loaded, recorded
@@ -108,6 +112,35 @@ def test_a_name_in_spark_is_that_of_one_table_and_never_gives_the_rows_of_anothe
     assert (tmp_path / "lake" / "raw" / "read_twice" / "_delta_log").is_dir()
     for name in names.values():
         spark.sql(f"DROP TABLE {name}")
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_a_view_in_spark_has_the_fresh_rows_of_a_state(spark: Any, tmp_path: Path) -> None:
+    """Without being made again: after later windows, late ones, a truncate, and folds."""
+    made = MadeChanges(tmp_path, StateDeclaration(("id",), deletes="debezium"))
+    first, late, second, third, fourth = DAYS[:5]
+    made.load(first, [change(1, first, 0, "a"), change(2, first, 1, "b"), change(3, first, 2, "c")])
+    made.state().fold()
+    view = register_fresh(spark, made.state())
+    truncate = {**change(0, third, 6, None), "id": None}
+    steps = [
+        (second, [change(2, second, 4, "new"), change(3, second, 5, None)]),
+        (late, [change(4, late, 3, "late"), change(2, late, 3, "late")]),
+        (third, [truncate, change(5, third, 7, "d")]),
+        (fourth, [change(6, fourth, 8, "e"), change(1, fourth, 9, "again")]),
+    ]
+    for window, rows in steps:
+        made.load(window, rows)
+        expected_rows = {key: row["name"] for key, row in expected(made.windows, made.declared)[0].items()}
+        for _ in range(2):
+            assert {row.id: row.name for row in spark.table(view).collect()} == expected_rows, window
+            if window in (third, fourth):
+                made.state().fold()
+    assert sorted(expected_rows) == [1, 5, 6]
+    spark.sql(f"DROP VIEW {view}")
+    for kind in ("state", "state_deleted", "changes"):
+        spark.sql(f"DROP TABLE {kind}.orders")
 
 
 def test_the_table_that_is_named_is_the_one_that_is_printed(tmp_path: Path) -> None:

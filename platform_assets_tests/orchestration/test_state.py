@@ -19,8 +19,9 @@ import pytest
 from deltalake import write_deltalake
 
 from platform_assets.checks import state as checks
-from platform_assets.cli.state_snippets import fresh_view
+from platform_assets.cli.state_snippets import as_of, fresh_view
 from platform_assets.engines.folding import fold as folding
+from platform_assets.engines.folding.history import chained
 from platform_assets.lake import state_table
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.decisions import Author
@@ -35,7 +36,7 @@ from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 
-STATE = StateDeclaration(("id",), deletes="none")
+STATE = StateDeclaration(("id",), deletes="none", history=True)
 
 pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
@@ -90,9 +91,13 @@ def test_a_tick_requests_a_fold_and_its_run_makes_the_state(topic: DecodedTopic,
     result = materialize(topic, instance, request)
     assert result.success
     found = {e.check_name: e for e in result.get_asset_check_evaluations()}
-    assert {name: each.passed for name, each in found.items()} == dict.fromkeys(checks.NAMES, True), found
+    assert {name: each.passed for name, each in found.items()} == dict.fromkeys(
+        (*checks.NAMES, checks.HISTORY), True
+    ), found
     assert ids(topic) == [1, 2, 3]
-    (event, *_) = result.asset_materializations_for_node(fold_op("orders"))
+    (event, _, of_history) = result.asset_materializations_for_node(fold_op("orders"))
+    assert of_history.asset_key == state_keys(topic.declaration)[2]
+    assert of_history.metadata["dagster/row_count"].value == 4
     values = {name: each.value for name, each in event.metadata.items()}
     assert (values["rows"], values["windows_applied"], values["made"]) == (3, 2, "rebuild")
     assert values["through"] == topic.windows[-1].key
@@ -140,9 +145,8 @@ def test_status_says_what_a_state_waits_for(tmp_path: Path, monkeypatch: pytest.
     )
     with monkeypatch.context() as patched:
         patched.setattr(folding_of_states, "SMALL_ROWS", 0)
-        patched.setattr(state_status, "SHARE", 2)
         patched.setattr(folding_of_states, "SHARE", 2)
-        assert f"1 window with 1 change, from {four} on: a fold is due from 2 changes on" in waits(topic)[0]
+        assert f"1 window with 1 change, from {four} on: a fold is due from 4 changes on" in waits(topic)[0]
     state_of(topic).fold()
     left = [
         f"1 older window is not yet in changes/orders, for example {two}: the sensor requests it, or run "
@@ -192,6 +196,8 @@ def test_checks_find_what_another_program_changed(topic: DecodedTopic) -> None:
         ("missing", checks.EQUALS, "is missing"),
         ("twice", checks.ONE_ROW, "more than one row"),
         ("older", checks.EQUALS, "counts"),
+        ("gap", checks.HISTORY, "instead of"),
+        ("validity", checks.HISTORY, "has other values in valid_to"),
     ],
 )
 def test_checks_find_a_wrong_fold(
@@ -199,6 +205,12 @@ def test_checks_find_a_wrong_fold(
 ) -> None:
     """Rows that a fold itself writes wrongly, so that its own commit describes them."""
     plain = folding.folded
+
+    def wrong_history(*given: Any) -> Any:
+        rows = chained(*given)
+        if fault == "validity":
+            return rows.set_column(rows.column_names.index("valid_to"), "valid_to", rows["valid_from"])
+        return rows.slice(1) if fault == "gap" else rows
 
     def wrong(live: Any, dead: Any, changes: Any, *rest: Any) -> Any:
         if fault == "older" and changes is not None:
@@ -211,6 +223,7 @@ def test_checks_find_a_wrong_fold(
         return rows, deleted
 
     monkeypatch.setattr(folding, "folded", wrong)
+    monkeypatch.setattr(folding, "chained", wrong_history)
     state_of(topic).fold()
     found = {each.check: each for each in checks.results(topic.declaration, STATE, topic.ledger, seed="1")}
     assert found[check].alarming, found
@@ -265,13 +278,29 @@ def test_fresh_rows_are_those_of_a_fold(tmp_path: Path) -> None:
     assert ids(topic) == [1, 2, 3, 7]
 
 
+def test_a_history_can_be_read_as_of_each_window(topic: DecodedTopic) -> None:
+    state_of(topic).fold()
+    first, second = (window.key for window in topic.windows)
+    for window, expected in (
+        (first, [(1, first), (2, first)]),
+        (second, [(1, second), (2, first), (3, second)]),
+        ("' OR 1=1 --", []),
+    ):
+        texts = as_of(state_of(topic), window, None)
+        for reader in ("polars", "duckdb"):
+            names: dict[str, Any] = {}
+            exec(texts[reader], names)
+            rows = names["rows"].collect() if reader == "polars" else names["rows"].pl()
+            assert rows.select("id", "valid_from").sort("id").rows() == expected, (reader, window)
+
+
 def test_commands_fold_and_judge(topic: DecodedTopic, tmp_path: Path) -> None:
     shell = Shell(tmp_path / "project")
     file = shell.declare("orders", "2025-01-01T00:00Z")
     file.write_text(
         file.read_text()
         + '  decode:\n    value: {format: json, schema: "id BIGINT NOT NULL, amount DECIMAL(12, 2)"}\n'
-        + "  state: {key: [id], deletes: none}\n"
+        + "  state: {key: [id], deletes: none, history: true}\n"
     )
     shell.variables["LAKE_ROOT"] = str(topic.root)
     dry = shell.run("fold", "orders", "--dry-run")
@@ -281,13 +310,16 @@ def test_commands_fold_and_judge(topic: DecodedTopic, tmp_path: Path) -> None:
     done = shell.run("fold", "state/orders", "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert (found["made"], found["rows"], found["deleted"]) == ("rebuild", 3, 0)
+    assert (found["made"], found["rows"], found["deleted"], found["history"]) == ("rebuild", 3, 0, 4)
     assert "nothing to apply" in shell.run("fold", "orders").stdout
     audit = shell.run("audit", "state/orders", "--deep")
     assert audit.exit_code == 0, audit.output
     read = shell.run("read", "state/orders", "--json")
     assert read.exit_code == 0, read.output
     assert "fresh polars" in json.loads(read.stdout)["snippets"]
+    read = shell.run("read", "history/orders", "--json")
+    assert read.exit_code == 0, read.output
+    assert f"window = '{topic.windows[-1].key}'" in json.loads(read.stdout)["snippets"]["as of duckdb"]
     unknown = shell.run("fold", "payments")
     assert unknown.exit_code == 1
     assert "the states of this project are: state/orders" in unknown.stderr
@@ -330,7 +362,7 @@ def test_wrong_rows_are_made_again_without_new_changes(tmp_path: Path, instance:
     # Somebody makes the state again by the command, which does not evaluate Dagster's checks.
     judge(topic, instance, passed=False)
     (again,) = requested(topic, instance)
-    assert (again.asset_selection, len(again.asset_check_keys or ())) == ([], 3)
+    assert (again.asset_selection, len(again.asset_check_keys or ())) == ([], 4)
 
 
 def judge(topic: DecodedTopic, instance: dg.DagsterInstance, *, passed: bool) -> None:

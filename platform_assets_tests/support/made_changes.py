@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
-from deltalake import Schema
+from deltalake import DeltaTable, Schema
 
 from platform_assets.engines.measuring import measure_of
 from platform_assets.lake import data_files, delta_log, new_tables
@@ -23,7 +23,7 @@ from platform_assets.model.state import StateDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window, edge_of
 from platform_assets.windows.state.folding import TopicState
-from platform_assets_tests.support.state_histories import CHANGES, Row, expected
+from platform_assets_tests.support.state_histories import CHANGES, Row, check_history, expected
 
 _TOPIC, _TOPIC_ID = "orders", "AAAAAAAAAAAAAAAAAAAAAA"
 COLUMNS = pa.schema([pa.field("topic_id", pa.string()), *CHANGES])
@@ -83,10 +83,16 @@ class MadeChanges:
         return found
 
     def check(self) -> None:
-        """Assert that both tables are those of a plain dictionary."""
+        """Assert that all tables are those of a plain dictionary."""
         live, dead = expected(self.windows, self.declared)
         assert self.live() == live
         assert self.dead() == dead
+        if self.declared.history:
+            check_history(self.history(), self.windows, self.declared)
+
+    def history(self) -> pa.Table:
+        """Return the rows of the history."""
+        return DeltaTable(str(self.root / "history" / _TOPIC)).to_pyarrow_table()
 
 
 def change(key: int, window: str, offset: int, name: str | None = "", **more: Any) -> Row:

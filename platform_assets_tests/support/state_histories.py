@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from platform_assets.engines.folding.fold import FoldOrder, fold
+from platform_assets.lake import state_table
 from platform_assets.model.state import StateDeclaration
 from platform_assets.windows.state.pending import ChangesLoad, plan
 
@@ -29,6 +30,7 @@ CHANGES = pa.schema(
 )
 LIVE = pa.schema([f for f in CHANGES if f.name != "deleted"])
 DEAD = pa.schema([f for f in CHANGES if f.name not in ("deleted", "name", "rev")])
+HISTORY = state_table.history_columns(CHANGES)
 Row = dict[str, Any]
 
 
@@ -89,6 +91,8 @@ class History:
     dead: pa.Table = field(default_factory=DEAD.empty_table)
     live_version: int = -1
     dead_version: int = -1
+    earlier: pa.Table = field(default_factory=HISTORY.empty_table)
+    history_version: int = -1
     rebuilds: int = 0
     truncated: set[str] = field(default_factory=set)
 
@@ -142,18 +146,16 @@ class History:
         return [row for row in rows if (row["kafka_partition"], row["kafka_offset"]) in won]
 
     def fold(self, *, buckets: int = 1, crashes: bool = False, again: bool = False) -> None:
-        """Fold the pending loads. With `crashes`, end between the two commits; with `again`, apply all loads again."""
-        since = min(self.live_version, self.dead_version)
-        planned = plan(self.loads[since + 1 :], self.live_version, self.dead_version, self.truncated)
+        """Fold the pending loads. With `crashes`, end between two commits; with `again`, apply all loads again."""
+        versions = (self.live_version, self.dead_version, self.history_version)
+        planned = plan(self.loads[min(versions) + 1 :], versions, self.truncated)
         live, dead = MemorySide(LIVE, self.live), MemorySide(DEAD, self.dead)
+        earlier = MemorySide(HISTORY, self.earlier)
         names = planned.windows
         if planned.rebuild:
             self.rebuilds += 1
-            live, dead, names = (
-                MemorySide(LIVE, LIVE.empty_table()),
-                MemorySide(DEAD, DEAD.empty_table()),
-                frozenset(self.windows),
-            )
+            live, dead, earlier = (MemorySide(s.columns, s.columns.empty_table()) for s in (live, dead, earlier))
+            names = frozenset(self.windows)
         elif again:
             names = frozenset(self.windows)
         made = fold(
@@ -162,10 +164,13 @@ class History:
                 lambda: self._blocks([w for w in self.windows if w in names]),
                 lambda: self._blocks([w for w in self.windows if w not in names]),
                 buckets,
+                earlier,
             )
         )  # fmt: skip
         self.dead, self.dead_version = dead.taken(), len(self.loads) - 1
         self.truncated = {made.truncated, *(self.truncated if crashes else ())} - {""}
+        if not crashes or self.random.random() < 0.5:
+            self.earlier, self.history_version = earlier.taken(), len(self.loads) - 1
         if not crashes:
             self.live, self.live_version = live.taken(), len(self.loads) - 1
 
@@ -189,10 +194,25 @@ class History:
         self.fold()
 
     def check(self) -> None:
-        """Assert that the state is that of a plain dictionary."""
+        """Assert that the state is that of a plain dictionary, and that the history has the state as of each window."""
         live, dead = expected(self.windows, self.state)
         assert by_key(self.live) == live, self.seed
         assert by_key(self.dead) == dead, self.seed
+        check_history(self.earlier, self.windows, self.state, self.seed)
+
+
+def check_history(rows: pa.Table, windows: dict[str, list[Row]], state: StateDeclaration, seed: str = "") -> None:
+    """Assert that the history as of each window is the state that a plain dictionary gives for the windows up to it."""
+    found = rows.to_pylist()
+    assert all(row["window"] == row["valid_from"] for row in found), seed
+    assert len({place(row, StateDeclaration(state.key)) for row in found}) == len(found), f"{seed}: a row occurs twice"
+    for window in sorted({*windows, *(row["window"] for row in found)}):
+        standing = [r for r in found if r["valid_from"] <= window and (r["valid_to"] is None or r["valid_to"] > window)]
+        live, dead = expected({name: each for name, each in windows.items() if name <= window}, state)
+        for deleted, columns, wanted in ((False, LIVE, live), (True, DEAD, dead)):
+            own = [{n: r[n] for n in columns.names} for r in standing if r["deleted"] == deleted]
+            assert {row["id"]: row for row in own} == wanted, f"{seed}, as of {window}"
+            assert len(own) == len(wanted), f"{seed}, as of {window}: a key has two rows"
 
 
 def replace_values(row: Row, chance: random.Random) -> Row:

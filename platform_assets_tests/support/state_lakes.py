@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from unittest.mock import patch
@@ -19,8 +19,8 @@ from platform_assets.lake import delta_log
 from platform_assets_tests.support.made_changes import MadeChanges
 from platform_assets_tests.support.state_histories import Row, history
 
-STEPS: Final = ("state_deleted", "state", "past files")
-"""The names of a fold's irreversible steps, in order."""
+STEPS: Final = ("state_deleted", "history", "state", "past files")
+"""The names of the irreversible steps of a fold with a history, in order."""
 
 
 class CrashedError(BaseException):
@@ -48,7 +48,8 @@ class LakeHistory:
     def __post_init__(self) -> None:
         self._history = history(self.seed)
         self._random = self._history.random
-        self._made = MadeChanges(self.root, self._history.state)
+        declared = self._history.state
+        self._made = MadeChanges(self.root, replace(declared, history=self._random.random() < 0.6))
         self._backup: dict[str, list[Row]] | None = None
 
     def run(self, steps: int = 20) -> Counter[str]:
@@ -61,7 +62,7 @@ class LakeHistory:
             # Most of these make the next fold one of all changes. In other histories, all folds build on one another.
             actions += (
                 (self._rebuild, 1), (self._shorten_log, 1), (self._back_up, 2), (self._restore, 1),
-                (self._lose_table, 1), (self._lose_file, 1), (self._delete_row, 1),
+                (self._lose_table, 1), (self._lose_file, 1), (self._delete_row, 1), (self._change_history, 1),
             )  # fmt: skip
         # One byte in a bucket: then even these few rows are in several.
         target = self._random.choice([1, 100, 1 << 20])
@@ -125,12 +126,12 @@ class LakeHistory:
 
     def _merge(self) -> None:
         """Rewrite the files of a table, as another program's OPTIMIZE does."""
-        table = self._any_table("changes", "changes", "state", "state_deleted")
+        table = self._any_table("changes", "changes", "state", "state_deleted", "history")
         if table is not None:
             table.optimize.compact()
 
     def _shorten_log(self) -> None:
-        table = self._any_table("changes", "state", "state_deleted")
+        table = self._any_table("changes", "state", "state_deleted", "history")
         if table is None:
             return
         table.create_checkpoint()
@@ -153,10 +154,15 @@ class LakeHistory:
         self._history.windows = {window: list(rows) for window, rows in self._backup.items()}
 
     def _lose_table(self) -> None:
-        shutil.rmtree(self.root / self._random.choice(("state", "state_deleted")), ignore_errors=True)
+        shutil.rmtree(self.root / self._random.choice(("state", "state_deleted", "history")), ignore_errors=True)
+
+    def _change_history(self) -> None:
+        """Declare a history, or declare it no more: the table then stays as it is."""
+        declared = self._made.declared
+        self._made.declared = replace(declared, history=not declared.history)
 
     def _lose_file(self) -> None:
-        table = self._any_table("state", "state_deleted")
+        table = self._any_table("state", "state_deleted", "history")
         paths = [] if table is None else sorted(table.file_uris())
         if paths:
             Path(self._random.choice(paths)).unlink()
@@ -165,7 +171,7 @@ class LakeHistory:
             self._fold()
 
     def _delete_row(self) -> None:
-        table = self._any_table("state", "state_deleted")
+        table = self._any_table("state", "state_deleted", "history")
         ids = [] if table is None else table.to_pyarrow_table(columns=["id"])["id"].to_pylist()
         if table is not None and ids:
             id = self._random.choice(sorted(ids, key=str))

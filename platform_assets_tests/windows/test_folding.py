@@ -38,7 +38,7 @@ A, B, C, D = DAYS[:4]
 
 @pytest.fixture
 def made(tmp_path: Path) -> MadeChanges:
-    return MadeChanges(tmp_path)
+    return MadeChanges(tmp_path, StateDeclaration(("id",), history=True))
 
 
 def test_a_state_has_the_newest_row_of_each_key(made: MadeChanges) -> None:
@@ -114,7 +114,7 @@ def test_a_reinsert_survives_a_crash_between_both_commits_and_a_second_decoding(
     assert 1 not in made.live()
 
 
-@pytest.mark.parametrize("step", STEPS[:2])
+@pytest.mark.parametrize("step", ["state_deleted", "state"])
 def test_the_slower_of_two_folds_is_refused(made: MadeChanges, step: str) -> None:
     made.load(A, [change(1, A, 0, "x"), change(2, A, 1, None)])
     made.state().fold()
@@ -141,7 +141,7 @@ def test_a_refused_fold_leaves_no_files(made: MadeChanges, tmp_path: Path) -> No
 
     with pytest.raises(ConcurrentFoldError):
         made.state(refused).fold()
-    for kind, files in (("state", 1), ("state_deleted", 0)):
+    for kind, files in (("state", 1), ("state_deleted", 0), ("history", 1)):
         assert len(list((tmp_path / kind).rglob("bucket-*.parquet"))) == files
 
 
@@ -186,7 +186,7 @@ def test_erased_values_leave_every_file(made: MadeChanges, tmp_path: Path) -> No
     with pytest.raises(CrashedError):
         made.state(crashing("past files")).fold()
     assert made.state().fold().made == "unchanged"
-    for kind in ("state", "state_deleted"):
+    for kind in ("state", "state_deleted", "history"):
         folder = tmp_path / kind / "orders"
         named = {str(path) for path in DeltaTable(str(folder)).file_uris()}
         assert {str(path) for path in folder.rglob("*.parquet")} == named
@@ -240,6 +240,41 @@ def test_a_comparison_finds_what_was_changed(made: MadeChanges) -> None:
     assert not made.state().compare().is_equal
 
 
+def test_a_history_has_the_windows_in_which_each_row_counted(made: MadeChanges) -> None:
+    made.load(A, [change(1, A, 0, "first"), change(2, A, 1, "kept")])
+    made.load(C, [change(1, C, 5, None)])
+    made.state().fold()
+    made.load(B, [change(1, B, 3, "late")])
+    assert made.state().fold().made == "fold"
+    names = ("id", "name", "deleted", "valid_from", "valid_to", "ended_kafka_offset")
+    found = [tuple(row[name] for name in names) for row in made.history().to_pylist()]
+    assert found == [
+        (1, "first", False, A, B, 3),
+        (1, "late", False, B, C, 5),
+        (1, None, True, C, None, None),
+        (2, "kept", False, A, None, None),
+    ]
+    made.check()
+
+
+def test_a_history_can_be_declared_later_and_given_up(made: MadeChanges) -> None:
+    plain, both = StateDeclaration(("id",)), made.declared
+    assert plain.digest == both.digest, "changes need not be made again"
+    made.declared = plain
+    made.load(A, [change(1, A, 0, "x")])
+    assert made.state().fold().history is None
+    made.declared = both
+    assert made.state().pending().rebuild == "the history does not exist yet"
+    assert made.state().fold().history == 1
+    made.declared = plain
+    made.load(B, [change(1, B, 5, "y")])
+    made.state().fold()
+    assert made.history().num_rows == 1
+    made.declared = both
+    assert made.state().fold().windows == (B,)
+    made.check()
+
+
 def test_a_topic_without_changes_has_no_state(tmp_path: Path) -> None:
     with pytest.raises(NoChangesError, match="Load and decode"):
         TopicState("orders", StateDeclaration(("id",)), Lake.at(tmp_path)).fold()
@@ -285,7 +320,8 @@ def before(step):
     if step == sys.argv[2]:
         os.kill(os.getpid(), signal.SIGKILL)
 
-TopicState("orders", StateDeclaration(("id",)), Lake.at(sys.argv[1]), before_step=before).fold()
+declared = StateDeclaration(("id",), history=True)
+TopicState("orders", declared, Lake.at(sys.argv[1]), before_step=before).fold()
 """
 
 
@@ -430,7 +466,7 @@ def test_an_erasure_that_ended_between_both_commits_is_finished_in_both_tables(
     assert not list((tmp_path / "state_deleted").rglob("v0-*/*.parquet"))
     made.state().fold()
     assert not made.state().pending().is_due
-    assert_only_named(tmp_path, "state", "state_deleted")
+    assert_only_named(tmp_path, "state", "state_deleted", "history")
     made.check()
 
 
@@ -450,7 +486,7 @@ def test_a_record_that_is_erased_after_the_first_commit_of_the_first_fold_leaves
     made.load(A, [change(1, A, 0, "kept")], erased=1)
     monkeypatch.setattr(folding, "erased_of", lambda *_: {A: {0: ()}})
     assert made.state().fold().reason == "the state is new"
-    assert_only_named(tmp_path, "state", "state_deleted")
+    assert_only_named(tmp_path, "state", "state_deleted", "history")
     made.check()
 
 
@@ -462,7 +498,7 @@ def test_a_rebuild_deletes_past_files_only_after_an_erasure(made: MadeChanges, t
     assert len(list((tmp_path / "state").rglob("bucket-*.parquet"))) == (1 if erases else 2)
 
 
-@pytest.mark.parametrize("kind", ["state", "state_deleted"])
+@pytest.mark.parametrize("kind", ["state", "state_deleted", "history"])
 def test_a_lost_file_of_the_state_is_made_again(made: MadeChanges, tmp_path: Path, kind: str) -> None:
     made.load(A, [change(1, A, 0, "x"), change(2, A, 1, None)])
     made.state().fold()

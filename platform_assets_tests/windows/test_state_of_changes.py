@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,28 @@ def test_a_state_that_is_no_longer_declared_is_not_forgotten(tmp_path: Path) -> 
     topic.declaration = replace(topic.declaration, state=DECLARED)
     topic.erasure.run(AUTHOR)
     assert not found_in(tmp_path, b"secret")
+
+
+def test_an_erasure_reaches_a_history_also_if_it_is_no_longer_declared(tmp_path: Path) -> None:
+    topic = MadeTopic(tmp_path)
+    both = replace(DECLARED, history=True)
+    topic.declaration = replace(topic.declaration, state=both)
+    windows = topic.seal([{0: [(b"a", b"secret"), (b"b", b"hidden")]}, {0: [(b"a", b"newer")]}])
+    topic.fill(windows)
+    for window in windows:
+        WindowChanger(topic.declaration, topic.ledger).make(window.key)
+    TopicState(topic.topic, both, topic.ledger.lake).fold()
+    assert found_in(tmp_path / "history", b"secret")
+    erase(topic, 0, 1)
+    assert not found_in(tmp_path, b"secret")
+    topic.declaration = replace(topic.declaration, state=DECLARED)
+    with pytest.raises(StateErasureUnfinishedError, match="delete the folder history/people, then run"):
+        erase(topic, 1, 2)
+    assert found_in(tmp_path / "history", b"hidden")
+    assert not found_in(tmp_path / "state", b"hidden")
+    shutil.rmtree(tmp_path / "history")
+    topic.erasure.run(AUTHOR)
+    assert not found_in(tmp_path, b"hidden")
 
 
 def test_an_erasure_makes_no_state_that_does_not_exist(tmp_path: Path) -> None:

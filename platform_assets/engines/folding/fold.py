@@ -7,7 +7,7 @@ per table, sorted by key.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -17,7 +17,9 @@ import pyarrow.compute as pc
 
 from platform_assets.engines.decoding.digests import measured
 from platform_assets.engines.folding.buckets import Bucketed
+from platform_assets.engines.folding.history import chained
 from platform_assets.engines.folding.winners import Hashes, after, key_hashes, winners
+from platform_assets.lake.state_table import HISTORY_OWN
 from platform_assets.model.digest import Measured
 from platform_assets.model.state import StateDeclaration
 
@@ -54,7 +56,7 @@ class FoldOrder:
     """A fold to compute, into `count` buckets.
 
     `changes` reads the rows of the pending windows `windows`, and `others` all other rows of the table of changes. Both
-    have the columns of the live rows and `DELETED`.
+    have the columns of the live rows and `DELETED`. The present rows of a `history` are changes too.
     """
 
     state: StateDeclaration
@@ -64,16 +66,28 @@ class FoldOrder:
     changes: Blocks
     others: Blocks
     count: int
+    history: Side | None = None
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """All tables of the state."""
+        return (self.live, self.dead) if self.history is None else (self.live, self.dead, self.history)
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """The result of a fold: the digests of live and deleted keys. `truncated` is the window of the last truncate, or an
-    empty text."""
+    """The result of a fold: the digests of live and deleted keys and of the history, if there is one. `truncated` is the
+    window of the last truncate, or an empty text."""
 
     live: Measured
     dead: Measured
+    history: Measured | None
     truncated: str
+
+    @property
+    def all(self) -> tuple[Measured, ...]:
+        """The digests, in the order of `FoldOrder.sides`."""
+        return (self.live, self.dead) if self.history is None else (self.live, self.dead, self.history)
 
 
 def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, all: None) -> Folded:
@@ -87,12 +101,12 @@ def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, a
     whatever bucket they are in, so nothing else has to be known about these: their keys are in neither table. If the last
     truncate itself is gone, the state is made from all changes.
     """
-    live, dead = Measured.of_nothing(), Measured.of_nothing()
+    totals = [Measured.of_nothing() for _ in order.sides]
     with (
         closing(Bucketed(order.state.key, order.count)) as changes,
-        closing(_Present(order.live, order)) as of_live,
-        closing(_Present(order.dead, order)) as of_dead,
+        ExitStack() as opened,
     ):
+        of_live, of_dead, *of_history = (opened.enter_context(closing(_Present(side, order))) for side in order.sides)
         truncates = _Truncates(order)
         changes.add(truncates.apart(order.changes()))
         again = _hashes_from(order, truncates)
@@ -101,15 +115,52 @@ def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, a
         last = truncates.last()
         place = last.to_pylist()[0] if last.num_rows else None
         for number in range(order.count):
-            found = folded(of_live.bucket(number), of_dead.bucket(number), changes.bucket(number), order.state, place)
+            new = changes.bucket(number)
+            found = [*folded(of_live.bucket(number), of_dead.bucket(number), new, order.state, place)]
             if number == 0 and place is not None:
-                found = found[0], pa.concat_tables([found[1], last])
-            for side, rows in zip((order.live, order.dead), found, strict=True):
+                found[1] = pa.concat_tables([found[1], last])
+            for side, present in zip(order.sides[2:], of_history, strict=True):
+                found.append(
+                    _history(
+                        present.bucket(number),
+                        new,
+                        truncates.all(),
+                        order.state,
+                        side,
+                        with_truncates=number == 0,
+                        is_same=not order.windows,
+                    )
+                )
+            for at, (side, rows) in enumerate(zip(order.sides, found, strict=True)):
                 if rows.num_rows:
                     side.write(number, order.count, rows)
-            live, dead = live + digests_of(found[0]), dead + digests_of(found[1])
+                totals[at] += digests_of(rows)
             progress(number + 1, order.count)
-    return Folded(live, dead, "" if place is None else place[WINDOW])
+    return Folded(totals[0], totals[1], totals[2] if order.history else None, "" if place is None else place[WINDOW])
+
+
+def _history(
+    present: pa.Table,
+    changes: pa.Table | None,
+    truncates: pa.Table,
+    state: StateDeclaration,
+    side: Side,
+    *,
+    with_truncates: bool,
+    is_same: bool,
+) -> pa.Table:
+    """Return the history of the keys of a bucket and, if asked for, of the truncates."""
+    columns = pa.schema([f for f in side.columns if f.name not in HISTORY_OWN])
+    rows = pa.concat_tables(
+        [each.select(columns.names).cast(columns) for each in (present, changes) if each is not None]
+    )
+    none = columns.empty_table()
+    truncates = _as(truncates, columns, deleted=True)
+    # Without changes, rows stay as they are, so that a comparison with all changes finds those that are wrong.
+    found = [present if is_same else chained(rows, truncates, state, side.columns)]
+    if with_truncates:
+        found.append(chained(truncates, none, state, side.columns))
+    return pa.concat_tables(found)
 
 
 def folded(
@@ -153,7 +204,7 @@ def _kept(rows: pa.Table, truncate: Mapping[str, Any] | None) -> pa.Table:
 
 
 class _Truncates:
-    """The truncates among rows that are read. Only the last one is kept, with the columns of deleted keys."""
+    """The truncates among rows that are read, with the columns of deleted keys."""
 
     def __init__(self, order: FoldOrder) -> None:
         self._order = order
@@ -180,7 +231,12 @@ class _Truncates:
 
     def last(self) -> pa.Table:
         """Return the last truncate; no row if there is none."""
-        return winners(pa.concat_tables(self._found), self._order.state)
+        return winners(self.all(), self._order.state)
+
+    def all(self) -> pa.Table:
+        """Return all truncates that were read, some of them more than once. Without a history, these may be only the last
+        ones."""
+        return pa.concat_tables(self._found)
 
 
 def _is_truncate(rows: pa.RecordBatch | pa.Table, order: FoldOrder) -> Any:
@@ -201,14 +257,14 @@ def _sorted(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def _hashes_from(order: FoldOrder, truncates: _Truncates) -> Hashes:
-    """Return the hashes of the keys whose present row comes from a pending window. Add the present truncate, unless it comes
-    from one too."""
+    """Return the hashes of the keys with a present row from a pending window. Add the present truncates from other
+    windows."""
     found = [np.zeros(0, np.uint64)]
-    for side in (order.live, order.dead):
+    for side in order.sides:
         for block in side.blocks():
             is_pending = _is_in(block, order.windows)
             of_window = block.filter(is_pending)
-            if side is order.dead and order.state.has_truncates:
+            if side is not order.live and order.state.has_truncates:
                 is_kept = pc.and_(_is_truncate(block, order), pc.invert(is_pending))
                 truncates.add(block.filter(is_kept))
             if of_window.num_rows:

@@ -64,10 +64,10 @@ def after(rows: pa.Table, place: Mapping[str, Any]) -> pa.ChunkedArray:
 
 def ascending(rows: pa.Table, version: str | None = None) -> npt.NDArray[np.int64]:
     """Return the indices that sort rows by the total order, the smallest first. Pure."""
-    by = [_numbers(rows, "kafka_offset"), _numbers(rows, "kafka_partition"), _ranks(rows["window"])]
+    by = [_numbers(rows, "kafka_offset"), _numbers(rows, "kafka_partition"), ranks(rows["window"])]
     by.append(_numbers(rows, "generation"))
     if version is not None:
-        by.append(_ranks(rows[version]))
+        by.append(ranks(rows[version]))
     # numpy sorts by the last of the keys first. A key with one value, as most of these are, costs time for nothing.
     return np.lexsort([values for values in by if values.size and values.min() != values.max()] or by[:1])
 
@@ -77,7 +77,7 @@ def _numbers(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
     return values
 
 
-def _ranks(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+def ranks(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Return numbers that are in the same order as the values, none of which is null."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)

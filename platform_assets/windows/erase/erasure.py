@@ -31,7 +31,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Digest, digest_of
 from platform_assets.model.logs import logger
 from platform_assets.model.offsets import OffsetRange, common, merge, merge_named, ranges_of, subtract
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import STATE_KINDS, TableRef
 from platform_assets.model.windows import Window
 from platform_assets.windows.change.changing import WindowChanger
 from platform_assets.windows.erase import (
@@ -291,11 +291,12 @@ class Erasure:
         """Make the topic's state from all changes, and delete its past files, if it exists. Without `is_needed`, do so
         only if records were erased from the changes since the last fold. Raises StateErasureUnfinishedError."""
         lake, declared = self.ledger.lake, self.declaration.state
-        if not any(delta_log.exists(lake.root / kind / self.topic) for kind in ("state", "state_deleted")):
+        held = [kind for kind in STATE_KINDS if delta_log.exists(lake.root / kind / self.topic)]
+        if not held:
             return
         if declared is None:
             if is_needed:
-                raise StateErasureUnfinishedError(self.topic, is_declared=False)
+                raise StateErasureUnfinishedError(self.topic, left=held)
             return
         # Imported here because it loads compiled code, which a code location does not need.
         from platform_assets.windows.state.folding import TopicState
@@ -306,10 +307,12 @@ class Erasure:
                 if is_needed or state.pending().erases:
                     made = state.fold(rebuild=True, erases=True)
                     self.progress(f"state/{self.topic}: {made.rows:,} rows made again")
-                return
+                break
             except PlatformError as e:
                 if not isinstance(e, ConcurrentFoldError) or attempt == _RACES - 1:
                     raise StateErasureUnfinishedError(self.topic, str(e)) from e
+        if is_needed and "history" in held and not declared.history:
+            raise StateErasureUnfinishedError(self.topic, left=["history"])
 
     def replays_left(self) -> list[str]:
         """Return the names of replays from which an erasure has not removed all records yet."""

@@ -1,7 +1,8 @@
-"""Folding pending changes into a topic's state: one commit to the table of deleted keys, then one to the live keys.
+"""Folding pending changes into a topic's state: one commit to the table of deleted keys, one to the history if there is
+one, then one to the live keys.
 
 A process may end anywhere. Until the first commit, nothing has changed; after it, the table of deleted keys is ahead of
-the live keys, and the next fold applies to both what the older one lacks. Two folds at once do no harm: a commit is
+the live keys, and the next fold applies to all tables what the oldest one lacks. Two folds at once do no harm: a commit is
 refused if its table has changed since it was opened.
 """
 
@@ -9,9 +10,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import ceil
 from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
@@ -73,6 +75,14 @@ class Pending:
     erases: bool = False
     is_interrupted: bool = False
     waits: str = ""
+    history_rows: int = 0
+    history_bytes: int = 0
+
+    @property
+    def due_from(self) -> int:
+        """The number of pending changes from which on a fold is due, if the state is not small. A fold also rewrites the
+        history."""
+        return ceil(SHARE * (self.state_rows + self.history_rows))
 
     @property
     def is_due(self) -> bool:
@@ -81,13 +91,16 @@ class Pending:
             return False
         if self.rebuild or self.replaces or self.erases or self.is_interrupted:
             return True
-        is_small = self.state_rows < SMALL_ROWS and self.state_bytes < SMALL_BYTES
-        return bool(self.windows) and (is_small or self.rows >= SHARE * self.state_rows)
+        is_small = (
+            self.state_rows + self.history_rows < SMALL_ROWS and self.state_bytes + self.history_bytes < SMALL_BYTES
+        )
+        return bool(self.windows) and (is_small or self.rows >= self.due_from)
 
 
 @dataclass(frozen=True, slots=True)
 class FoldOutcome:
-    """The result of a fold: how the state was made, the windows that were applied, and the rows of both tables now."""
+    """The result of a fold: how the state was made, the windows that were applied, and the rows of all tables now.
+    `history` is None without a history."""
 
     made: Literal["fold", "rebuild", "unchanged"]
     windows: tuple[str, ...]
@@ -97,6 +110,7 @@ class FoldOutcome:
     through: str
     seconds: float
     reason: str = ""
+    history: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +119,33 @@ class Comparison:
 
     live: tuple[Digest, Digest]
     dead: tuple[Digest, Digest]
+    history: tuple[Digest, Digest] | None = None
+
+    @property
+    def tables(self) -> tuple[tuple[Digest, Digest], ...]:
+        """The present and the other digest of each table."""
+        return (self.live, self.dead) if self.history is None else (self.live, self.dead, self.history)
 
     @property
     def is_equal(self) -> bool:
         """True if both have the same rows."""
-        return self.live[0] == self.live[1] and self.dead[0] == self.dead[1]
+        return all(now == remade for now, remade in self.tables)
 
 
 @dataclass(frozen=True, slots=True)
 class StateTables:
-    """Both tables of a state and its table of changes as they were when they were opened, and what a fold has to do."""
+    """The tables of a state and its table of changes as they were when they were opened, and what a fold has to do."""
 
     live: Opened
     dead: Opened
     source: ChangesSource
     plan: FoldPlan
+    history: Opened | None = None
+
+    @property
+    def all(self) -> tuple[Opened, ...]:
+        """The tables that exist."""
+        return (self.live, self.dead) if self.history is None else (self.live, self.dead, self.history)
 
 
 @dataclass(frozen=True)
@@ -144,13 +170,18 @@ class TopicState:
         return self.lake.root / "state_deleted" / self.topic
 
     @property
+    def history_folder(self) -> Folder:
+        """The folder of the history, which exists if one was declared."""
+        return self.lake.root / "history" / self.topic
+
+    @property
     def changes_folder(self) -> Folder:
         """The folder of the table of changes."""
         return self.lake.root / "changes" / self.topic
 
     @property
     def exists(self) -> bool:
-        """True if both tables exist."""
+        """True if the tables of live and deleted keys exist."""
         return delta_log.exists(self.live_folder) and delta_log.exists(self.dead_folder)
 
     def pending(self) -> Pending:
@@ -177,6 +208,8 @@ class TopicState:
             erases=planned.erases,
             is_interrupted=self._has_past_files(tables),
             waits=planned.waits,
+            history_rows=0 if tables.history is None else _total(tables.history.files(), "num_records"),
+            history_bytes=0 if tables.history is None else _total(tables.history.files(), "size_bytes"),
         )
 
     def fold(
@@ -193,7 +226,7 @@ class TopicState:
         try:
             return self._fold("requested" if rebuild else "", progress, erases=erases)
         except FilesLostError as e:
-            if e.table not in map(state_table.name_of, (self.live_folder, self.dead_folder)):
+            if e.table not in map(state_table.name_of, (self.live_folder, self.dead_folder, self.history_folder)):
                 raise
             _log.warning("state/%s is made from all changes, because files of it are lost: %s", self.topic, e.detail)
             return self._fold(f"data files of {e.table} are missing or damaged", progress, erases=erases)
@@ -212,9 +245,12 @@ class TopicState:
         if not reason and not tables.plan.windows:
             deleted = _total(tables.dead.files(), "num_records")
             seconds = time.monotonic() - began
-            return FoldOutcome("unchanged", (), 0, pending.state_rows, deleted, pending.through, seconds)
+            history_rows = None if tables.history is None else pending.history_rows
+            return FoldOutcome(
+                "unchanged", (), 0, pending.state_rows, deleted, pending.through, seconds, history=history_rows
+            )
         windows = sorted(tables.source.rows_by_window()) if reason else sorted(tables.plan.windows)
-        live, dead = self._sides(tables, from_all=bool(reason))
+        sides = self._sides(tables, from_all=bool(reason))
         metadata = FoldMetadata(
             fold_id=uuid.uuid4().hex,
             run_id=self.run_id,
@@ -228,35 +264,30 @@ class TopicState:
             erases=erases or tables.plan.erases or (reason != "" and bool(erased_of(Ledger(self.lake), self.topic))),
         )
         try:
-            order = self._order(tables, live, dead, windows, from_all=bool(reason))
-            made = fold(order, progress)
+            made = fold(self._order(tables, sides, windows, from_all=bool(reason)), progress)
         except BaseException:
-            _discard(live, dead)
+            _discard(*sides)
             raise
         # An interrupt, or an unknown error, does not tell whether the log names the files by now. They then stay until
         # `delete_old_files`.
-        try:
-            self.before_step("state_deleted")
-            made_dead = state_table.commit(
-                tables.dead, dead.table_columns, dead.written, metadata.of(made.dead.content, made.truncated)
-            )
-        except FoldOutcomeUnknownError:
-            raise
-        except PlatformError:
-            _discard(live, dead)
-            raise
-        try:
-            self.before_step("state")
-            made_live = state_table.commit(
-                tables.live, live.table_columns, live.written, metadata.of(made.live.content, made.truncated)
-            )
-        except FoldOutcomeUnknownError:
-            raise
-        except PlatformError:
-            _discard(live)
-            raise
+        live, dead, *history = zip(tables.all, sides, made.all, strict=True)
+        in_order, versions = (dead, *history, live), list[int]()
+        for at, (opened, side, measured) in enumerate(in_order):
+            try:
+                self.before_step(state_table.name_of(opened.folder).partition("/")[0])
+                committed = metadata.of(measured.content, made.truncated)
+                versions.append(state_table.commit(opened, side.table_columns, side.written, committed))
+            except FoldOutcomeUnknownError:
+                raise
+            except PlatformError:
+                _discard(*(each[1] for each in in_order[at:]))
+                raise
         self.before_step("past files")
-        self._clean(made_live, made_dead, erases=metadata.erases)
+        for (opened, _, _), version in zip(in_order, versions, strict=True):
+            if metadata.erases:
+                state_table.delete_past_files(opened.folder, version)
+            else:
+                state_table.delete_old_files(opened.folder, version)
         rows = pending.rows if not reason else sum(tables.source.rows_by_window().values())
         return FoldOutcome(
             metadata.made,
@@ -267,6 +298,7 @@ class TopicState:
             metadata.through,
             time.monotonic() - began,
             reason,
+            None if made.history is None else made.history.rows,
         )
 
     def compare(self, progress: Progress = lambda done, all: None) -> Comparison:
@@ -283,19 +315,23 @@ class TopicState:
             raise StateOutdatedError(self.topic, tables.plan.rebuild)
         found = []
         for from_all in (False, True):
-            live, dead = (Unwritten.of(side) for side in self._sides(tables, from_all=from_all))
+            sides = [Unwritten.of(side) for side in self._sides(tables, from_all=from_all)]
             windows = tables.source.rows_by_window() if from_all else tables.plan.windows
-            order = self._order(tables, live, dead, windows, from_all=from_all)
-            found.append(fold(order, progress))
-        now, remade = found
-        return Comparison((now.live.content, remade.live.content), (now.dead.content, remade.dead.content))
+            found.append(fold(self._order(tables, sides, windows, from_all=from_all), progress))
+        return Comparison(
+            *((now.content, remade.content) for now, remade in zip(found[0].all, found[1].all, strict=True))
+        )
 
     def _create(self) -> None:
         source = ChangesSource.newest(self.changes_folder)
-        for folder, columns, what in (
+        wanted = [
             (self.dead_folder, state_table.dead_columns(source.columns, self.declared.key), "Deleted keys"),
             (self.live_folder, state_table.live_columns(source.columns), "The current row of each key"),
-        ):
+        ]
+        if self.declared.history:
+            columns = state_table.history_columns(source.columns)
+            wanted.append((self.history_folder, columns, "All rows of each key, and when each counted,"))
+        for folder, columns, what in wanted:
             if not delta_log.exists(folder):
                 kind = folder.uri.rsplit("/", 2)[1]
                 state_table.create(
@@ -305,13 +341,15 @@ class TopicState:
     def opened(self) -> StateTables:
         """Open the tables. Raises TableGoneError if there is no state, and NoChangesError."""
         # The changes come last: their version is then never older than that of the state.
-        dead, live = state_table.opened(self.dead_folder), state_table.opened(self.live_folder)
+        dead, live, history = state_table.opened(self.dead_folder), state_table.opened(self.live_folder), None
+        if self.declared.history and delta_log.exists(self.history_folder):
+            history = state_table.opened(self.history_folder)
         source = ChangesSource.newest(self.changes_folder)
-        planned = self._plan(live, dead, source)
+        planned = self._plan(live, dead, history, source)
         if planned.rebuild or planned.replaces:
             source, waits = self._awaited(from_all=bool(planned.rebuild), through=_through(live, dead))
-            planned = replace(self._plan(live, dead, source), waits=waits)
-        return StateTables(live, dead, source, planned)
+            planned = replace(self._plan(live, dead, history, source), waits=waits)
+        return StateTables(live, dead, source, planned, history)
 
     def _awaited(self, *, from_all: bool, through: str = "") -> tuple[ChangesSource, str]:
         """Return the newest changes, and the reason why they cannot be folded yet; an empty text if they can."""
@@ -320,41 +358,47 @@ class TopicState:
         )
         return source, found.reason
 
-    def _plan(self, live: Opened, dead: Opened, source: ChangesSource) -> FoldPlan:
-        folds = (live.fold, dead.fold)
-        if live.fold is None or dead.fold is None:
+    def _plan(self, live: Opened, dead: Opened, history: Opened | None, source: ChangesSource) -> FoldPlan:
+        tables = (live, dead) if history is None else (live, dead, history)
+        folds = [each.fold for each in tables if each.fold is not None]
+        if live.fold is None or dead.fold is None or len(folds) < len(tables):
             is_new = live.version == 0 and dead.version <= 1
             why = "the state is new" if is_new else "another program has changed the state, or its log was shortened"
+            if live.fold is not None and dead.fold is not None and history is not None and history.version == 0:
+                why = "the history is new"
             return FoldPlan(frozenset(), why)
+        if self.declared.history and history is None:
+            return FoldPlan(frozenset(), "the history does not exist yet")
         # Deleted keys are committed first, so the live keys still have the rows that the rebuild was to replace.
         if live.fold.fold_id != dead.fold.fold_id and dead.fold.made == "rebuild":
             return FoldPlan(
                 frozenset(), "the state was being made from all changes, but that fold ended between its two commits"
             )
-        if any(each is not None and each.declaration != self.declared.digest for each in folds):
+        if any(each.declaration != self.declared.digest for each in folds):
             return FoldPlan(frozenset(), "the declaration of the state has changed")
-        if any(each is not None and each.changes_id != source.table_id for each in folds):
+        if any(each.changes_id != source.table_id for each in folds):
             return FoldPlan(frozenset(), "the table of changes has been created again")
-        seen = min(live.fold.changes, dead.fold.changes, key=lambda anchor: anchor.version)
-        newest = max(live.fold.changes, dead.fold.changes, key=lambda anchor: anchor.version)
+        anchors = sorted((each.changes for each in folds), key=lambda anchor: anchor.version)
         try:
-            source.loads_since(newest)
-            loads = source.loads_since(seen)
+            source.loads_since(anchors[-1])
+            loads = source.loads_since(anchors[0])
         except UnknownChangeError as e:
             return FoldPlan(frozenset(), str(e))
-        truncated = {each.truncated for each in folds if each is not None and each.truncated}
-        planned = plan(loads, live.fold.changes.version, dead.fold.changes.version, truncated)
+        truncated = {each.truncated for each in folds if each.truncated}
+        planned = plan(loads, [anchor.version for anchor in anchors], truncated)
         # After an erasure, changes may be made again by a load that does not name the erased records itself.
         again = sorted({load.window for load in loads if load.replaces})
         erased = any(erased_of(Ledger(self.lake), self.topic, again).values()) if again else False
         return replace(planned, erases=planned.erases or erased)
 
-    def _sides(self, tables: StateTables, *, from_all: bool) -> tuple[FileSide, FileSide]:
+    def _sides(self, tables: StateTables, *, from_all: bool) -> list[FileSide]:
         from platform_assets.engines.folding.files import FileSide
 
         changes = tables.source.columns
-        wanted = (state_table.live_columns(changes), state_table.dead_columns(changes, self.declared.key))
-        live, dead = (
+        wanted = [state_table.live_columns(changes), state_table.dead_columns(changes, self.declared.key)]
+        if tables.history is not None:
+            wanted.append(state_table.history_columns(changes))
+        return [
             FileSide(
                 opened.folder,
                 field_ids.assigned(columns, opened.columns),
@@ -362,12 +406,11 @@ class TopicState:
                 state_table.folder_of(opened.version, uuid.uuid4().hex),
                 self.declared.key,
             )
-            for opened, columns in zip((tables.live, tables.dead), wanted, strict=True)
-        )
-        return live, dead
+            for opened, columns in zip(tables.all, wanted, strict=True)
+        ]
 
     def _order(
-        self, tables: StateTables, live: FileSide, dead: FileSide, windows: Collection[str], *, from_all: bool
+        self, tables: StateTables, sides: Sequence[FileSide], windows: Collection[str], *, from_all: bool
     ) -> FoldOrder:
         from platform_assets.engines.folding.buckets import count_for
         from platform_assets.engines.folding.fold import FoldOrder
@@ -376,7 +419,7 @@ class TopicState:
         columns = pa.schema([f.remove_metadata() for f in source.columns if f.name != "topic_id"])
         rows = sum(source.rows_by_window(None if from_all else windows).values())
         if not from_all:
-            rows += sum(_total(each.files(), "num_records") for each in (tables.live, tables.dead))
+            rows += sum(_total(each.files(), "num_records") for each in tables.all)
 
         def changes() -> Iterator[pa.RecordBatch]:
             return source.blocks(columns, windows)
@@ -385,17 +428,11 @@ class TopicState:
             return source.blocks(columns, windows, others=True)
 
         # A sample of the rows tells their size in memory, which the files do not: they are compressed.
+        live, dead, *history = sides
         sample = next(chain(live.blocks(), changes()), None)
         width = 0 if sample is None else sample.nbytes / sample.num_rows
         count = count_for(round(rows * width), 1 if from_all else live.buckets)
-        return FoldOrder(self.declared, live, dead, frozenset(windows), changes, others, count)
-
-    def _clean(self, made_live: int, made_dead: int, *, erases: bool) -> None:
-        for folder, made in ((self.live_folder, made_live), (self.dead_folder, made_dead)):
-            if erases:
-                state_table.delete_past_files(folder, made)
-            else:
-                state_table.delete_old_files(folder, made)
+        return FoldOrder(self.declared, live, dead, frozenset(windows), changes, others, count, *history)
 
     def _has_past_files(self, tables: StateTables) -> bool:
         """Return True if the newest fold erased records, and past files are left, because it ended before it deleted them."""
@@ -403,12 +440,12 @@ class TopicState:
             table.fold is not None
             and table.fold.erases
             and bool(state_table.past_files(table.folder, table.version, table.handle))
-            for table in (tables.live, tables.dead)
+            for table in tables.all
         )
 
     def _finish_erasures(self, tables: StateTables) -> None:
         """Delete the past files that a fold with erased records has left, because it ended before that."""
-        for table in (tables.live, tables.dead):
+        for table in tables.all:
             if table.fold is not None and table.fold.erases:
                 state_table.delete_past_files(table.folder, table.version)
 

@@ -1,8 +1,8 @@
 """The loads of changes that a state lacks, and whether the state can be brought up to date without all changes. Pure.
 
-Each of a state's two tables follows from the table of changes as it was at one version. A fold that ended between its
-two commits leaves the tables at different versions. Both are still right, each for its version, so the next fold only
-has to apply the loads that the older one lacks. This does not hold if one of these loads replaced rows of a window: the
+Each of a state's tables follows from the table of changes as it was at one version. A fold that ended between its
+commits leaves the tables at different versions. All are still right, each for its version, so the next fold only has to
+apply the loads that the oldest one lacks. This does not hold if one of these loads replaced rows of a window: the
 older table may have lost a key to the replaced rows, and the newer table, which could tell, no longer has the key.
 """
 
@@ -35,14 +35,13 @@ class FoldPlan:
     erases: bool = False
 
 
-def plan(loads: Sequence[ChangesLoad], live: int, dead: int, truncated: Collection[str] = ()) -> FoldPlan:
-    """Plan a fold of `loads`, which are all loads after version min(`live`, `dead`) of the table of changes. The tables
-    of live and deleted keys follow from these two versions, and their last truncate is in one of the windows `truncated`.
-    """
+def plan(loads: Sequence[ChangesLoad], versions: Collection[int], truncated: Collection[str] = ()) -> FoldPlan:
+    """Plan a fold of `loads`, which are all loads after the least of the `versions` of the table of changes from which the
+    state's tables follow. The last truncate in these is in one of the windows `truncated`."""
     windows = frozenset(load.window for load in loads)
     again = sorted({load.window for load in loads if load.replaces})
     rebuild = ""
-    if live != dead and again:
+    if len(set(versions)) > 1 and again:
         rebuild = f"the last fold ended between its two commits, and window {again[0]} has been replaced since"
     if undone := sorted({*again}.intersection(truncated)):
         # The keys that it deleted are in neither table.
