@@ -7,21 +7,18 @@ import random
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
-from platform_assets.checks.postgres.comparing import Comparison, PostgresComparison
+from platform_assets.checks.postgres.comparing import PostgresComparison
 from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
-from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets_tests.support.database_services import DatabaseServices, database_services
-from platform_assets_tests.support.decoded_topic import InProcessEngine, tables_without_spark
-from platform_assets_tests.support.local_engine import Kept, LocalEngine
+from platform_assets_tests.support.decoded_topic import tables_without_spark
+from platform_assets_tests.support.followed_table import VARIABLE, FollowedTable
 from testbed import postgres
 from testbed.debezium import connector
-from testbed.loads import TopicLake, wait_until
+from testbed.loads import TopicLake
 
 pytestmark = [
     pytest.mark.cluster,
@@ -46,16 +43,12 @@ SETTINGS = {
     "heartbeat.interval.ms": "300",
     "heartbeat.action.query": "INSERT INTO heartbeat VALUES (1, now()) ON CONFLICT (id) DO UPDATE SET at = now()",
 }
-VARIABLE = "ORDERS_DSN"
 
 
 @dataclass
-class Followed:
-    """A table, and the topic and lake that follow it."""
+class Items(FollowedTable):
+    """The table `items`, and the services that follow it."""
 
-    cursor: Any
-    address: str
-    lake: TopicLake
     services: DatabaseServices
 
     def work(self, of: random.Random, transactions: int) -> None:
@@ -91,34 +84,6 @@ class Followed:
                 [other, key, other],
             )
 
-    def load(self) -> str:
-        """Wait until the connector has sent every change, and load and decode them as a window. Return its key."""
-        self.cursor.execute("SELECT pg_current_wal_insert_lsn()")
-        ((position,),) = self.cursor.fetchall()
-
-        def sent() -> bool:
-            self.cursor.execute("SELECT bool_and(confirmed_flush_lsn >= %s) FROM pg_replication_slots", [position])
-            return bool(self.cursor.fetchone()[0])
-
-        wait_until("the connector has sent every change", sent, 120)
-        key = self.lake.close_window()
-        kept = [
-            Kept(r.partition, r.offset, r.key, r.value, datetime.fromtimestamp(r.timestamp / 1000, UTC))
-            for r in self.lake.committed()
-        ]
-        of_lake = self.lake.ledger.lake
-        self.lake.loader(engine=LocalEngine(of_lake, kept)).load(key)
-        engine = InProcessEngine(of_lake, tables_without_spark)
-        WindowDecoder(self.lake.declaration, self.lake.ledger, engine).decode(key)
-        return key
-
-    def compare(self, **options: Any) -> Comparison:
-        """Compare the topic with the table."""
-        made = PostgresComparison(
-            self.lake.declaration, self.lake.ledger, self.lake.cluster, self.address, VARIABLE, **options
-        )
-        return made.run()
-
     @contextmanager
     def unseen(self) -> Iterator[None]:
         """Hide what changes within the block from the connector."""
@@ -128,7 +93,7 @@ class Followed:
 
 
 @pytest.fixture(scope="module")
-def followed() -> Iterator[Followed]:
+def followed() -> Iterator[Items]:
     """Provide a table with rows that the connector's snapshot has read, and its topic."""
     import psycopg2
 
@@ -144,11 +109,11 @@ def followed() -> Iterator[Followed]:
                     services.bootstrap, "db.public.items", services.folder / "lake", spark=tables_without_spark
                 )
                 lake.declare(DecodeDeclaration(FormatSpec("debezium", {"schema": SCHEMA})))
-                yield Followed(cursor, address, lake, services)
+                yield Items(cursor, address, lake, services)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_rows_are_equal_after_a_random_workload(followed: Followed, seed: int) -> None:
+def test_rows_are_equal_after_a_random_workload(followed: Items, seed: int) -> None:
     print(f"seed {seed}")
     of = random.Random(seed)
     for _ in range(2):
@@ -164,7 +129,7 @@ def test_rows_are_equal_after_a_random_workload(followed: Followed, seed: int) -
     assert set(found.not_compared) == {"span"}
 
 
-def test_changes_after_the_snapshot_do_not_count(followed: Followed) -> None:
+def test_changes_after_the_snapshot_do_not_count(followed: Items) -> None:
     import psycopg2
 
     of, made = random.Random(7), list[str]()
@@ -187,7 +152,7 @@ def test_changes_after_the_snapshot_do_not_count(followed: Followed) -> None:
     assert followed.compare(wait=60).outcome == "equal"
 
 
-def test_rows_that_the_connector_missed_are_named(followed: Followed) -> None:
+def test_rows_that_the_connector_missed_are_named(followed: Items) -> None:
     followed.cursor.execute("DELETE FROM items WHERE id >= 100")
     followed.cursor.execute("INSERT INTO items (id, note, amount) SELECT n, 'x', 1 FROM generate_series(101, 105) n")
     followed.load()
@@ -217,7 +182,7 @@ def test_rows_that_the_connector_missed_are_named(followed: Followed) -> None:
     assert followed.compare(wait=60).outcome == "equal"
 
 
-def test_differences_are_undecided_until_the_lake_has_every_change(followed: Followed) -> None:
+def test_differences_are_undecided_until_the_lake_has_every_change(followed: Items) -> None:
     followed.load()
     followed.cursor.execute("INSERT INTO items (id, note) VALUES (300, 'new')")
     found = followed.compare()
@@ -230,7 +195,7 @@ def test_differences_are_undecided_until_the_lake_has_every_change(followed: Fol
     assert followed.compare(wait=60).outcome == "equal"
 
 
-def test_no_error_shows_the_address(followed: Followed) -> None:
+def test_no_error_shows_the_address(followed: Items) -> None:
     secret = followed.services.server.password
     followed.load()
     wrong = {
