@@ -24,9 +24,9 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.orchestration.definitions import build_group_job
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.tick import Group, Position, Tick
+from platform_assets.orchestration.window_jobs import build_group_job
 from testbed.samples import START, edge
 
 IDLE: Final = "a tick with nothing to seal"

@@ -37,7 +37,7 @@ from platform_assets.lake.failures import LakeNotReadableError
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import TopicRanges
-from platform_assets.orchestration import execution
+from platform_assets.orchestration import run_steps
 from platform_assets.services.home import CHECKOUT, Home
 from platform_assets.windows.load.loading import Loader
 from platform_assets_tests.support.runs_of import failure_of, materialize, minutes_ago
@@ -182,7 +182,7 @@ def test_a_table_folder_that_cannot_be_written_is_named(lake: LakeMaker) -> None
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
     """Return a new Dagster instance that does not wait before it retries a run."""
-    monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
+    monkeypatch.setattr(run_steps, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.ephemeral() as made:
         yield made
 

@@ -10,7 +10,6 @@ from typing import Any
 import dagster as dg
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_START_TAG, PARTITION_NAME_TAG
 from dagster_shared.check import CheckError
-from pydantic import Field
 
 from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.decoding.formats import decoder_of
@@ -30,12 +29,11 @@ from platform_assets.orchestration import (
     changes_checks,
     decoded_checks,
     events,
-    execution,
     names,
     raw_checks,
+    run_steps,
     state_definitions,
 )
-from platform_assets.orchestration.dagster_records import TABLE_TAG
 from platform_assets.orchestration.freshness import freshness
 from platform_assets.orchestration.names import (
     assets_job,
@@ -43,14 +41,8 @@ from platform_assets.orchestration.names import (
     decode_op,
     deep_audit_job,
     deep_audit_schedule,
-    earlier_windows_check_op,
-    earlier_windows_job,
-    earlier_windows_op,
-    group_job,
-    group_op,
     load_job,
     load_op,
-    run_tag,
     sensor_name,
     table_key,
     topic_key,
@@ -60,10 +52,9 @@ from platform_assets.orchestration.resources import (
     LakeResource,
     RunServices,
     SparkResource,
-    read_config,
-    values_of,
 )
 from platform_assets.orchestration.tick import Group, Tick
+from platform_assets.orchestration.window_jobs import build_group_job, build_listed_windows_job
 from platform_assets.windows.load.replacing import Outcome
 
 
@@ -112,9 +103,9 @@ def build_definitions(
         folds = [state_definitions.build_job(declaration)]
     if declaration.together is not None:
         # `build_group` builds the rest for the whole group.
-        jobs = [] if declaration.decode is None else [_listed_windows_job(declaration)]
+        jobs = [] if declaration.decode is None else [build_listed_windows_job(declaration)]
         return dg.Definitions(assets=[source, *tables], asset_checks=checks, jobs=[*jobs, *folds])
-    load, load_earlier = load_job_of(load_job(declaration.topic), [declaration]), _listed_windows_job(declaration)
+    load, load_earlier = load_job_of(load_job(declaration.topic), [declaration]), build_listed_windows_job(declaration)
     return dg.Definitions(
         assets=[source, *tables],
         asset_checks=checks,
@@ -162,7 +153,7 @@ def _raw_table(
         context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
         keys = _partition_keys(context, declaration.raw_table, declaration.first_edge)
-        done = execution.load_partitions(context, declaration, RunServices(kafka, lake, spark), keys)
+        done = run_steps.load_partitions(context, declaration, RunServices(kafka, lake, spark), keys)
         found = {key: (loaded.receipt, loaded.outcome) for key, loaded in done.items()}
         return _materialized(context, declaration.raw_table, found, lake.lake())
 
@@ -222,7 +213,7 @@ def _decoded_tables(
         context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
         keys = _partition_keys(context, declaration.decoded_table, declaration.first_edge)
-        done = execution.decode_partitions(context, declaration, RunServices(kafka, lake, spark), keys)
+        done = run_steps.decode_partitions(context, declaration, RunServices(kafka, lake, spark), keys)
         decoded = {key: (w.decoded, w.outcome) for key, w in done.items()}
         letters = {key: (w.dead_letters, w.outcome) for key, w in done.items()}
         yield _materialized(context, declaration.decoded_table, decoded, lake.lake())
@@ -269,7 +260,7 @@ def _changes_table(
         context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
         keys = _partition_keys(context, declaration.changes_table, declaration.first_edge)
-        done = execution.change_partitions(context, declaration, RunServices(kafka, lake, spark), keys)
+        done = run_steps.change_partitions(context, declaration, RunServices(kafka, lake, spark), keys)
         found = {key: (made.receipt, made.outcome) for key, made in done.items()}
         return _materialized(context, declaration.changes_table, found, lake.lake())
 
@@ -393,115 +384,6 @@ def _sensor(group: Group, running: bool, jobs: Sequence[Any]) -> dg.SensorDefini
             return dg.SensorResult(skip_reason=line(e), cursor=context.cursor)
 
     return _evaluate
-
-
-class EarlierWindows(dg.Config):
-    """Windows that a run for one topic loads."""
-
-    windows: list[str] = Field(
-        description="Keys of sealed windows, such as 2026-01-31-14:05. Exactly these are loaded."
-    )
-    decode_only: bool = Field(
-        default=False,
-        description="True if the raw table already has these windows, so that they only have to be decoded.",
-    )
-    changes_only: bool = Field(
-        default=False,
-        description="True if the windows are also decoded, so that only their changes have to be made.",
-    )
-
-
-class WindowsOfMany(dg.Config):
-    """Windows that a run for a group loads."""
-
-    windows: dict[str, list[str]] = Field(
-        description="Keys of sealed windows by topic, such as 2026-01-31-14:05. Exactly these windows are loaded."
-    )
-
-
-def _listed_windows_job(declaration: TopicDeclaration) -> dg.JobDefinition:
-    """Build the job of one topic for windows that are not partitions. Its config lists the windows by their ledger
-    keys."""
-    topic, table = declaration.topic, declaration.raw_table
-
-    @dg.op(
-        name=earlier_windows_op(topic),
-        description=markdown(
-            f"Loads windows of {table} by their keys in the ledger, and evaluates the table's checks."
-        ),
-        out=dg.Out(dg.Nothing),
-        config_schema=values_of(EarlierWindows),
-    )
-    def _load(
-        context: dg.OpExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
-    ) -> Iterator[Any]:
-        config, services = read_config(EarlierWindows, context), RunServices(kafka, lake, spark)
-        yield from execution.run_listed(
-            context,
-            [declaration],
-            services,
-            {topic: config.windows},
-            decode_only=config.decode_only,
-            changes_only=config.changes_only,
-        )
-        yield dg.Output(None)
-
-    # Dagster executes a queued run with the steps that its job had when it was queued.
-    @dg.op(
-        name=earlier_windows_check_op(topic),
-        description="Does nothing, because the previous step evaluates the checks. Runs queued by an earlier "
-        "release have this step.",
-        ins={"loaded": dg.In(dg.Nothing)},
-        out=dg.Out(dg.Nothing),
-    )
-    def _checked() -> None: ...
-
-    @dg.job(
-        name=earlier_windows_job(topic),
-        tags={TABLE_TAG: run_tag(table)},
-        description=markdown(
-            f"Loads windows of {table} that an earlier schedule sealed and that are no longer partitions. The "
-            f"topic's sensor requests this job; for a manual run, list the windows' keys in the run's config."
-        ),
-    )
-    def _job() -> None:
-        _checked(_load())
-
-    return _job
-
-
-def build_group_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.JobDefinition:
-    """Build the job that loads windows of the group `name` in one run. The job's config lists the windows by topic."""
-    known = {d.topic: d for d in declarations}
-
-    @dg.op(
-        name=group_op(name),
-        description=markdown(
-            f"Loads windows of the topics in group {name} by their keys in the ledger, and evaluates the topics' checks."
-        ),
-        out=dg.Out(dg.Nothing),
-        config_schema=values_of(WindowsOfMany),
-    )
-    def _load(
-        context: dg.OpExecutionContext, kafka: KafkaResource, lake: LakeResource, spark: SparkResource
-    ) -> Iterator[Any]:
-        config, services = read_config(WindowsOfMany, context), RunServices(kafka, lake, spark)
-        for topic in sorted(set(config.windows) - set(known)):
-            context.log.warning(line(f"topic {topic} is no longer declared, so its windows are skipped"))
-        windows = {topic: keys for topic, keys in config.windows.items() if topic in known}
-        yield from execution.run_listed(context, [known[t] for t in windows], services, windows)
-        yield dg.Output(None)
-
-    @dg.job(
-        name=group_job(name),
-        tags={TABLE_TAG: run_tag(None)},
-        description=f"Loads windows of {len(known)} topics, and evaluates the checks of each. Their sensor requests "
-        "this job; for a manual run, list the windows' keys by topic in the run's config.",
-    )
-    def _job() -> None:
-        _load()
-
-    return _job
 
 
 def load_job_of(name: str, declarations: Sequence[TopicDeclaration]) -> Any:

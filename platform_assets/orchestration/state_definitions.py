@@ -21,9 +21,9 @@ from platform_assets.model.state import StateDeclaration
 from platform_assets.model.tables import StateRef
 from platform_assets.model.untrusted import line, markdown
 from platform_assets.orchestration import dagster_records, names
-from platform_assets.orchestration.execution import as_dagster
 from platform_assets.orchestration.names import STATE_TAG, fold_op, state_checks_op, state_tag, table_key
 from platform_assets.orchestration.resources import LakeResource
+from platform_assets.orchestration.run_steps import as_dagster
 from platform_assets.windows.state.folding import FoldOutcome, TopicState
 
 _log = logger(__name__)

@@ -11,7 +11,7 @@ from platform_assets.checks.report import rendering
 from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import decoded_checks, execution
+from platform_assets.orchestration import decoded_checks
 from platform_assets.orchestration.alerts import failure_text
 from platform_assets.orchestration.names import table_key
 from platform_assets_tests.support import tables
@@ -76,7 +76,7 @@ def test_a_load_that_was_refused_is_named_with_what_to_do(instance: dg.DagsterIn
     @dg.asset(key=table_key(RAW))
     def orders() -> None:
         error: dict[str, PlatformError] = {"w": ConfigurationError("w cannot be loaded: correct the topic's YAML")}
-        raise execution.as_dagster(error, f"1 of 2 windows failed: {error['w']}", 0) from error["w"]
+        raise run_steps.as_dagster(error, f"1 of 2 windows failed: {error['w']}", 0) from error["w"]
 
     _, *lines = said(instance, [orders])
     assert lines == ["raw__orders: 1 of 2 windows failed: w cannot be loaded: correct the topic's YAML"]

@@ -21,7 +21,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.expectations import Expectation
 from platform_assets.model.windows import closed_edges, key_of, milliseconds
-from platform_assets.orchestration import dagster_records, events, execution, names, status
+from platform_assets.orchestration import dagster_records, events, names, run_steps, status
 from platform_assets.orchestration.names import OUTCOME, table_key
 from platform_assets.windows.decide import parking
 from platform_assets_tests.support.daemon import Daemon
@@ -42,7 +42,7 @@ ONCE = Expectation("value_unique", "unique", ("value",))
 
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
+    monkeypatch.setattr(run_steps, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
         yield made
 

@@ -17,7 +17,7 @@ from platform_assets.checks.registry import CHECKS
 from platform_assets.ledger.decisions import Author
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import closed_edges, key_of, milliseconds
-from platform_assets.orchestration import dagster_records, execution, status
+from platform_assets.orchestration import dagster_records, run_steps, status
 from platform_assets.orchestration.names import earlier_windows_job, load_job, table_key, topic_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.orchestration.status import TableStatus
@@ -41,7 +41,7 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     """A new instance that does not wait before it retries a run."""
-    monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
+    monkeypatch.setattr(run_steps, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
         yield made
 

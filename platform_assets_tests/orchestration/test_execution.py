@@ -16,7 +16,7 @@ from platform_assets.checks.decoded import CONSERVATION
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
-from platform_assets.orchestration import dagster_records, execution, names, resources
+from platform_assets.orchestration import dagster_records, execution, names, resources, run_steps
 from platform_assets.orchestration.names import LOAD_ID, table_key
 from platform_assets.windows.decode.decoding import DecodedWindow
 from platform_assets_tests.support import decoded_defs
@@ -33,7 +33,7 @@ TOPIC = "orders"
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     monkeypatch.setenv("LAKE_ROOT", str(tmp_path / "lake"))
-    monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
+    monkeypatch.setattr(run_steps, "_RETRY_AFTER_SECONDS", 0)
     monkeypatch.setattr(resources, "decode_engine", lambda lake, *_: InProcessEngine(lake, tables_without_spark))
     with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
         yield made
@@ -141,7 +141,7 @@ def test_a_run_that_lists_windows_shows_them_before_they_are_loaded(
 def test_a_run_of_many_windows_shows_none_before_they_are_loaded(
     most: int, shown: int, instance: dg.DagsterInstance, topic: DecodedTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "SHOWN_AHEAD", most)
+    monkeypatch.setattr(run_steps, "SHOWN_AHEAD", most)
     run = run_listed(instance, [w.key for w in topic.windows])
     planned = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
     keys = [record.partition_key for record in planned.records]

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.windows import milliseconds
-from platform_assets.orchestration import dagster_records, execution, raw_checks, status
+from platform_assets.orchestration import dagster_records, raw_checks, run_steps, status
 from platform_assets.orchestration.names import group_op, table_key, topic_key
 from platform_assets.orchestration.tick import Position
 from platform_assets_tests.support.runs_of import materializations, materialize, minutes_ago
@@ -34,7 +34,7 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     """A new instance that does not wait before it retries a run."""
-    monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
+    monkeypatch.setattr(run_steps, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
         yield made
 

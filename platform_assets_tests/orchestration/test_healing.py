@@ -15,7 +15,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.ledger.decisions import Author
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of, milliseconds
-from platform_assets.orchestration import dagster_records, execution, status
+from platform_assets.orchestration import dagster_records, run_steps, status
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.planning import wait_before_retry
 from platform_assets.windows.decide import acceptance, parking
@@ -36,7 +36,7 @@ HOUR = timedelta(hours=1)
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
     """A new instance that does not wait before it retries a run."""
-    monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
+    monkeypatch.setattr(run_steps, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.ephemeral() as made:
         yield made
 
