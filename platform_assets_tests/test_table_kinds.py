@@ -18,7 +18,9 @@ from platform_assets.model.state import StateDeclaration
 from platform_assets.model.tables import KINDS, RESERVED_KINDS, TableRef
 from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 from platform_assets.orchestration.names import table_key
+from platform_assets.windows.erase import erasing
 from platform_assets.windows.erase.erasing import WindowEraser
+from platform_assets.windows.maintain import expiry_reasons
 from testbed.samples import START
 
 RAW = TopicDeclaration("orders", "0 * * * *", START)
@@ -35,6 +37,11 @@ def test_erasing_removes_records_from_every_kind(tmp_path: Path) -> None:
         tables = WindowEraser(declaration, Ledger(Lake.at(tmp_path))).tables
         assert sorted(table.kind for table in tables) == sorted(KINDS)
         assert tables[0].kind == "raw"
+
+
+def test_texts_about_windows_that_stay_know_every_kind() -> None:
+    assert set(expiry_reasons.DAMAGED_IN) == set(KINDS)
+    assert {"raw", *erasing._ELSEWHERE} == set(KINDS)
 
 
 def test_a_topic_with_a_state_has_every_kind() -> None:

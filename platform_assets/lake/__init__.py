@@ -9,6 +9,7 @@
 | commits: of a load, and of each kind of maintenance | `commits`; `merging`, `expiring`, `migration`, `redaction` |
 | files to delete | `vacuum`, `leftovers` |
 | kinds of tables | `new_tables`, `raw_table`, `decoded_table`, `dead_letter_table`, `dead_letters` |
+| kinds of tables made from decoded ones | `changes_table`, `state_table`, `derived_table` |
 
 `merging`, `expiring` and `migration` make commits. The modules of the same or a similar name in `windows.maintain`
 decide what to commit, and `engines.merging` computes the merged files.

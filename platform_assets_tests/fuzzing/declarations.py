@@ -79,7 +79,7 @@ _SIDES: Final[tuple[dict[str, Any], ...]] = (
         "milliseconds": ["t"],
     },
     {"format": "debezium", "schema": _SCHEMAS[0], "envelope": {"operation": "op", "lsn": "id"}},
-    {"format": "text"},
+    {"format": "string"},
 )
 _EXPECT: Final[tuple[dict[str, Any], ...]] = (
     {"column": "id", "range": {"min": 1, "max": 12}, "severity": "error"},

@@ -11,7 +11,7 @@ from platform_assets.checks.report import rendering
 from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import decoded_checks
+from platform_assets.orchestration import decoded_checks, run_steps
 from platform_assets.orchestration.alerts import failure_text
 from platform_assets.orchestration.names import table_key
 from platform_assets_tests.support import tables

@@ -37,7 +37,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.offsets import Cut
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import KINDS, TableRef
 from platform_assets.windows.load.receipts import expired_receipt
 from platform_assets.windows.load.replacing import same
 from platform_assets.windows.maintain import notice
@@ -119,8 +119,7 @@ class Expiring:
     def tables(self) -> tuple[TableRef, ...]:
         """The topic's tables that exist, those made from others first, the raw one last. A table of changes may be left from
         a `state` that the declaration no longer has."""
-        d = self.declaration
-        found = (d.changes_table, d.dead_letter_table, d.decoded_table, d.raw_table)
+        found = (TableRef(kind, self.declaration.topic) for kind in reversed(KINDS))
         return tuple(table for table in found if load_log.exists(self.ledger.lake.table(table)))
 
     def plan(self, now: datetime) -> ExpiryPlan | None:
