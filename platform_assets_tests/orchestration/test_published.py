@@ -124,7 +124,7 @@ def test_a_failing_check_of_the_table_blocks_what_cannot_be_taken_back(
     made.load([order(0)])
     made.decode()
     declared = PublishDeclaration(target, made.declaration.decoded_table, key=Part("text", ("id",)))
-    cluster, key = Cluster.connect(client_settings(broker.bootstrap)), table_key(declared.table)
+    cluster, key = Cluster.connect(client_settings(broker.bootstrap)), table_key(made.declaration.decoded_table)
     spec = dg.AssetCheckSpec(SHARE, asset=key, blocking=True)
 
     @dg.multi_asset_check(specs=[spec], name="decoded")

@@ -26,7 +26,8 @@ from typing import Any, Final, Literal, get_args
 
 from confluent_kafka import Producer
 
-from platform_assets.checks.published import gather, hanging
+from platform_assets.checks.published import gather
+from platform_assets.checks.published_records import hanging
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
