@@ -53,7 +53,7 @@ EXCEPTIONS: Final = {
     (
         "orchestration/published.py",
         "(description or markdown(f'Kafka topic {declaration.topic}.')) + "
-        "markdown(f' It has each row of {declaration.table} once.')",
+        "markdown(f' It has each {what} of {declaration.table} once.')",
     ): "Markdown that the owner of the topic's YAML writes on purpose",
     (
         "components/published_topic.py",

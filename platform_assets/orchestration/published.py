@@ -92,6 +92,7 @@ def build_definitions(
 ) -> dg.Definitions:
     """Build all Dagster definitions of one published topic."""
     is_windowed = isinstance(declaration.table, TableRef)
+    what = "row" if is_windowed else "change"
     source = dg.AssetKey([*key_prefix(), *declaration.table.parts])
     key, name = published_key(declaration.topic), f"{identifier(declaration.topic)}_publish"
     spec = dg.AssetSpec(
@@ -101,7 +102,7 @@ def build_definitions(
         kinds={"kafka"},
         owners=list(owners),
         description=(description or markdown(f"Kafka topic {declaration.topic}."))
-        + markdown(f" It has each {'row' if is_windowed else 'change'} of {declaration.table} once."),
+        + markdown(f" It has each {what} of {declaration.table} once."),
     )
     check = dg.AssetCheckSpec(
         evidence_of.CHECK,
