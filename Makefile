@@ -60,6 +60,10 @@ soak: install ## Kill, freeze and cut off at random, then prove (SEEDS=30 SECOND
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
 
+.PHONY: mutants
+mutants: install ## Change the product in COUNT places that SEED chooses, one at a time, and see whether tests fail (ARGS="--tests test-all")
+	@$(BIN)/python -m platform_assets_tests.support.mutants --seed $(or $(SEED),1) --count $(or $(COUNT),20) $(ARGS)
+
 .PHONY: wheel
 wheel: install ## Build the wheel, for projects of your own without a checkout, in dist/
 	@$(BIN)/python -c "from setuptools.build_meta import build_wheel; print('dist/' + build_wheel('dist'))" | tail -n 1

@@ -104,7 +104,7 @@ def test_rows_of_one_day_leave_other_days_in_their_files(tmp_path: Path, connect
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.long)])
 def test_incremental_runs_equal_a_full_rebuild(tmp_path: Path, connection: Connection, rounds: int) -> None:
     seed = random.Random(SEED)
     lake = Flights(tmp_path)
