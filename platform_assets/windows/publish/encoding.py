@@ -45,7 +45,6 @@ _NEEDS_ESCAPES: Final = r'["\\\x00-\x1f\x7f]'
 _NULL: Final = "null"
 _TOGETHER: Final = 256
 _NO_BYTES: Final = np.zeros(1, np.uint8)
-_NO_INTS: Final = np.zeros(1, np.int32)
 _NO_LONGS: Final = np.zeros(1, np.int64)
 _FIRST_TIME: Final = -62_135_596_800_000_000
 _END_OF_TIMES: Final = 253_402_300_800_000_000
@@ -261,7 +260,7 @@ class Encoder:
 
     def _finite(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         finite = pc.fill_null(pc.is_finite(column), True)
-        if pc.all(finite).as_py():
+        if pc.all(finite, min_count=0).as_py():
             return column
         if self.declaration.non_finite == "refuse":
             self._refuse(name)
@@ -280,7 +279,7 @@ class Encoder:
     def _in_years(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         numbers = column.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
         inside = pc.and_(pc.greater_equal(numbers, _FIRST_TIME), pc.less(numbers, _END_OF_TIMES))
-        if pc.all(pc.fill_null(inside, True)).as_py():
+        if pc.all(pc.fill_null(inside, True), min_count=0).as_py():
             return column
         if self.declaration.non_finite == "refuse":
             self._refuse(name, "a time outside the years 1 to 9999")
@@ -340,11 +339,13 @@ def _compact(value: Any) -> str:
 
 def _joined(columns: Sequence[pa.ChunkedArray], openings: Sequence[str], rows: int) -> pa.LargeBinaryArray:
     """Return the texts of columns joined row by row, each after its opening, and the last opening at the end."""
+    if not rows:
+        return pa.array([], pa.large_binary())
     texts = pa.concat_arrays([chunk.cast(pa.string()) for column in columns for chunk in column.chunks])
     marks = [opening.encode() for opening in openings]
     edges = np.cumsum([0, *map(len, marks)], dtype=np.int64)
     _, bounds, data = texts.buffers()
-    edges_of_texts = np.frombuffer(bounds, np.int32, len(texts) + 1) if rows else _NO_INTS
+    edges_of_texts = np.frombuffer(bounds, np.int32, len(texts) + 1)
     size = int(edges_of_texts[-1] - edges_of_texts[0] + rows * edges[-1])
     into, ends = np.empty(max(size, 1), np.uint8), np.empty(rows + 1, np.int64)
     given = np.frombuffer(data, np.uint8) if data is not None and data.size else _NO_BYTES

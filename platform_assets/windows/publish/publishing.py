@@ -152,7 +152,7 @@ class Publisher:
         count: Count,
     ) -> None:
         """Send all records of a plan; `known` is kept up to date. The next transaction is made while one is sent."""
-        number = len(self.target.cluster.topic(self.declaration.topic).partitions)
+        number = len(self.cluster.topic(self.declaration.topic).partitions)
         made = self._transactions(encoder, plan, dict(known), receipts, number)
         with closing(ahead(made)) as transactions:
             for each in transactions:

@@ -16,7 +16,7 @@ from platform_assets.checks.published_values import disagreements
 from platform_assets.errors import ConfigurationError, UnpublishableRowError, UnpublishableTombstoneError
 from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.publish.encoding import Encoder, fitting
+from platform_assets.windows.publish.encoding import Encoder, fitting, partitions
 from platform_assets_tests.support.typed_rows import typed_rows
 
 TABLE = TableRef("decoded", "orders")
@@ -203,6 +203,13 @@ def test_times_that_readers_of_json_lack_are_refused_or_null() -> None:
     for fails in (each.check, each.encode):
         with pytest.raises(UnpublishableRowError, match="column 'at' of decoded/orders has a time outside the years"):
             fails(rows)
+
+
+def test_no_rows_are_no_records() -> None:
+    for rows in (ROWS.slice(0, 0), ROWS.schema.empty_table(), pa.Table.from_batches([], ROWS.schema)):
+        found = encoder(rows, key=Part("text", ("n",))).encode(rows)
+        assert (found.keys, found.values, found.sizes.tolist()) == ([], [], [])
+        assert partitions(found.key_column, rows, 3).tolist() == []
 
 
 def test_an_unknown_column_is_named() -> None:

@@ -121,12 +121,12 @@ class Log:
     def committed(self) -> Committed:
         return self.progress
 
-    def send(self, records: Iterable[Record], progress: Mapping[bytes, bytes]) -> None:
+    def send_batches(self, batches: Iterable[Iterable[Record]], progress: Callable[[], Mapping[bytes, bytes]]) -> None:
         if self.left == 0:
             raise Stopped
         self.left -= 1
-        self.transactions.append(list(records))
-        self.records = {**self.records, **progress}
+        self.transactions.append([record for batch in batches for record in batch])
+        self.records = {**self.records, **progress()}
 
     @property
     def values(self) -> list[bytes | None]:
@@ -243,7 +243,7 @@ def _reads_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     def messages(log: Log, topic: str, partition: int, start: int, end: int) -> list[Message]:
         return log.messages(partition, start)
 
-    monkeypatch.setattr(published, "_messages", messages)
+    monkeypatch.setattr(published, "committed_records", messages)
 
 
 def evidence_of_the_rest(made: DecodedTopic, log: Log, lost: set[int], starts: dict[int, int]) -> Evidence:
@@ -453,10 +453,10 @@ def test_a_publisher_that_is_overtaken_while_it_begins_does_not_take_the_progres
         vars(log).pop("session")
         publisher(made, log).run()
 
-        def send(records: Iterable[Record], progress: Mapping[bytes, bytes]) -> None:
+        def send_batches(batches: object, progress: object) -> None:
             raise fenced
 
-        return SimpleNamespace(progress=stale, send=send)
+        return SimpleNamespace(progress=stale, send_batches=send_batches)
 
     vars(log)["session"] = overtaken
     with pytest.raises(PublishingInterruptedError):
