@@ -168,9 +168,9 @@ def with_values(folder: Folder, version: int, wanted: Sequence[Wanted], *, is_ut
 
 
 def _by_lower_case(columns: pa.Schema) -> Mapping[str, str]:
-    """Return each name by its lower-case form, except names that differ only in case."""
+    """Return each name by its lower-case form, except names that differ only in case, and those that could be a field of a struct."""
     lower = [name.lower() for name in columns.names]
-    return {name.lower(): name for name in columns.names if lower.count(name.lower()) == 1}
+    return {name.lower(): name for name in columns.names if lower.count(name.lower()) == 1 and "." not in name}
 
 
 def _in_log(actions: pa.Table, name: str) -> list[Bounds | None]:

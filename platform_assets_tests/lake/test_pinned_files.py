@@ -118,6 +118,12 @@ def test_a_time_is_found_that_the_log_cut_off(tmp_path: Path) -> None:
     assert kept(tmp_path, Wanted.of("at", "same", [at - timedelta(seconds=1)])) == set()
 
 
+def test_a_column_named_like_a_field_of_a_struct_has_no_bounds(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"a": [{"n": 1}], "a.n": [2]}))
+    assert len(kept(tmp_path, Wanted.of("a.n", "same", [2]))) == 1
+    assert len(kept(tmp_path, Wanted.of("a.n", "same", [1]))) == 1
+
+
 def test_a_text_that_the_log_may_have_cut_off_has_no_upper_bound(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.table({"name": ["b" * 40]}))
     (path,) = kept(tmp_path)
