@@ -39,7 +39,11 @@ def of(footer: pq.FileMetaData, name: str) -> tuple[Any, Any, int] | None:
     schema = footer.schema.to_arrow_schema()
     if name not in schema.names:
         return None
-    (index,) = (i for i in range(footer.num_columns) if footer.schema.column(i).path == name)
+    indexes = [i for i in range(footer.num_columns) if footer.schema.column(i).path == name]
+    if len(indexes) != 1:
+        # A struct, an array or a map has other paths, and a name with a dot may be that of a field, too.
+        return None
+    index = indexes[0]
     found = [footer.row_group(g).column(index).statistics for g in range(footer.num_row_groups)]
     if not found or any(s is None or not s.has_null_count for s in found):
         return None

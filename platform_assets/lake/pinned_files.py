@@ -74,6 +74,8 @@ class Wanted:
             return None
         if any(isinstance(value, datetime) and value.tzinfo is None for value in held):
             return None
+        # Python compares times in one zone by their clocks, which repeat an hour in autumn.
+        held = [value.astimezone(UTC) if isinstance(value, datetime) else value for value in held]
         return cls(column, function, tuple(sorted(set(held))), len(held) < len(given))
 
     def may_be_in(self, bounds: Bounds | None, *, is_utc: bool) -> bool:
@@ -81,10 +83,9 @@ class Wanted:
         times are those in UTC."""
         if bounds is None or (self.has_null and bounds.has_null):
             return True
-        if not self.values:
-            return False
         shift = timedelta() if is_utc or self.function == "same" else _ANY_ZONE
         try:
+            # Computed also if only null is wanted, because a text that is no date gives null without being null.
             low, high = _image(self.function, bounds.low, -shift), _image(self.function, bounds.high, shift)
             at = bisect_left(self.values, low)
             return at < len(self.values) and bool(self.values[at] <= high)
@@ -140,7 +141,7 @@ def with_values(folder: Folder, version: int, wanted: Sequence[Wanted], *, is_ut
     """Return the files that may have rows with these values, in all columns at once.
 
     None if the files alone do not determine the rows: the table is partitioned, or needs more of a reader than the first version of
-    Delta's protocol; or if a path has characters that Spark takes for a pattern. Raises the errors of `Folder.delta`.
+    Delta's protocol; or if Spark would read another file than a path names, or none. Raises the errors of `Folder.delta`.
     """
     handle = folder.delta(version)
     with folder.reading():
@@ -149,7 +150,7 @@ def with_values(folder: Folder, version: int, wanted: Sequence[Wanted], *, is_ut
         actions = pa.table(handle.get_add_actions(flatten=True))
         schema = handle.schema().to_json()
     paths = [unquote(path) for path in actions["path"].to_pylist()]
-    if _SPECIAL.search(str(folder)) or any(map(_SPECIAL.search, paths)):
+    if _SPECIAL.search(str(folder)) or any(map(_is_unusual, paths)):
         return None
     kept = list(range(len(paths)))
     names = _by_lower_case(pa.schema(handle.schema().to_arrow()))
@@ -167,6 +168,12 @@ def with_values(folder: Folder, version: int, wanted: Sequence[Wanted], *, is_ut
     return PinnedFiles({paths[at]: rows[at] for at in kept}, schema)
 
 
+def _is_unusual(path: str) -> bool:
+    """Return True if Spark takes a path for a pattern, or leaves out the file as hidden, or if the path is not below the table."""
+    hidden = path.rpartition("/")[2].startswith(("_", "."))
+    return bool(_SPECIAL.search(path)) or hidden or path.startswith(("/", "file:")) or "://" in path
+
+
 def _by_lower_case(columns: pa.Schema) -> Mapping[str, str]:
     """Return each name by its lower-case form, except names that differ only in case, and those that could be a field of a struct."""
     lower = [name.lower() for name in columns.names]
@@ -175,9 +182,13 @@ def _by_lower_case(columns: pa.Schema) -> Mapping[str, str]:
 
 def _in_log(actions: pa.Table, name: str) -> list[Bounds | None]:
     parts = [f"{part}.{name}" for part in ("min", "max", "null_count")]
-    if any(part not in actions.column_names for part in parts):
+    if any(actions.column_names.count(part) != 1 for part in parts):
         return [None] * actions.num_rows
-    columns = [actions[part].to_pylist() for part in parts]
+    try:
+        columns = [actions[part].to_pylist() for part in parts]
+    except (ValueError, OverflowError):
+        # Python has no dates after the year 9999.
+        return [None] * actions.num_rows
     return [_bounds(*row, precision=_LOG_PRECISION) for row in zip(*columns, strict=True)]
 
 

@@ -154,6 +154,44 @@ def test_files_of_tables_that_need_delta_s_own_reader_are_not_listed(tmp_path: P
     assert pinned_files.with_values(Folder.at(tmp_path / "newer"), 0, [], is_utc=True) is None
 
 
+def test_a_file_with_a_name_that_spark_ignores_is_not_listed(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"n": [1]}))
+    (path,) = kept(tmp_path)
+    log = tmp_path / "_delta_log" / f"{0:020}.json"
+    for name in (f"_{path}", f"a/.{path}", f"/{path}", f"file:///{path}"):
+        log.write_text(log.read_text().replace(f'"path":"{path}"', f'"path":"{name}"'))
+        assert pinned_files.with_values(Folder.at(tmp_path), 0, [], is_utc=True) is None
+        path = name
+
+
+def test_a_text_that_is_no_date_gives_null_without_being_null(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"name": ["neither", "nor"], "n": [1, 2]}))
+    (path,) = kept(tmp_path)
+    for function in ("date", "hour"):
+        assert kept(tmp_path, Wanted.of("name", function, [None])) == {path}
+    assert kept(tmp_path, Wanted.of("name", "same", [None])) == set()
+
+
+def test_a_column_of_structs_or_arrays_has_no_bounds(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"a": [{"b": 1}, None], "c": [[1], None]}))
+    (path,) = kept(tmp_path)
+    for name in ("a", "c"):
+        assert kept(tmp_path, Wanted.of(name, "same", [None])) == {path}
+
+
+def test_dates_after_the_year_9999_in_the_log_are_no_bounds(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"day": pa.array([0, 1 << 24], pa.int32()).cast(pa.date32())}))
+    (path,) = kept(tmp_path)
+    assert kept(tmp_path, Wanted.of("day", "date", [date(2026, 1, 1)])) == {path}
+
+
+def test_both_hours_in_autumn_are_wanted() -> None:
+    berlin, hours = ZoneInfo("Europe/Berlin"), [datetime(2026, 10, 25, hour, 30, tzinfo=UTC) for hour in (0, 1)]
+    given = Wanted.of("at", "same", [hour.astimezone(berlin) for hour in hours])
+    assert given is not None
+    assert all(given.may_be_in(Bounds(hour, hour, has_null=False), is_utc=False) for hour in hours)
+
+
 @pytest.mark.parametrize("values", [[1.5], [True], [b"a"], [1, "a"], [datetime(2026, 1, 1)], [{"a": 1}]])
 def test_values_without_a_known_order_are_not_looked_for(values: list[Any]) -> None:
     assert Wanted.of("a", "same", values) is None

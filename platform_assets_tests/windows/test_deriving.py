@@ -21,7 +21,7 @@ from platform_assets.lake import derived_table
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Decision
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
-from platform_assets.windows.derive import erased
+from platform_assets.windows.derive import checking, erased, touched
 from platform_assets.windows.derive.deriving import Derived, Updater, up_to_date
 from platform_assets_tests.conftest import SEED
 from platform_assets_tests.support.derived_lake import START, Flights, flights, judged, key, rows_of
@@ -80,6 +80,43 @@ def test_a_run_replaces_only_the_groups_that_changed_windows_touch(tmp_path: Pat
     whole = run(lake, BY_DAY, connection, whole=True)
     assert whole.made.derivation.whole == done.whole
     assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+
+
+def test_a_group_column_can_have_the_name_of_a_function() -> None:
+    groups = pa.table({"user": ["a", None], "current_date": [1, 2]})
+    assert [(each.column, each.values, each.has_null) for each in touched.wanted_columns(groups)] == [
+        ("user", ("a",), True),
+        ("current_date", (1, 2), False),
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_groups_of_any_name_type_and_time_are_replaced(tmp_path: Path, connection: Connection) -> None:
+    seed, lake = random.Random(11), Flights(tmp_path)
+    by_parts = DerivedDeclaration(
+        DerivedRef("by_parts"),
+        {"user": "carrier", "parts": "split(tailnum, 'N')"},
+        "SELECT carrier AS user, split(tailnum, 'N') AS parts, count(*) AS n FROM decoded.flights GROUP BY ALL",
+    )
+    lake.load(0, flights(seed, 30))
+    for declared in (by_parts, BY_DAY):
+        run(lake, declared, connection)
+    far = 253_402_300_800_000_000 * 2
+    for rows in (flights(seed, 10), [{**each, "tailnum": None} for each in flights(seed, 3)]):
+        lake.load(1, rows)
+        done = run(lake, by_parts, connection)
+        assert done.made.derivation.extent == "groups"
+        found = checking.compare(lake.lake, by_parts, connection, done.made, seed="a", replaced=done.groups)
+        assert found.is_equal
+    lake.load(2, [{**each, "time_hour": far} for each in flights(seed, 3)])
+    done = run(lake, BY_DAY, connection)
+    assert done.made.derivation.because == "a changed group has a date outside the years 1 to 9999"
+    lake.load(3, flights(seed, 3))
+    done = run(lake, BY_DAY, connection)
+    assert done.made.derivation.extent == "groups"
+    for sample in ("a", None):
+        assert checking.compare(lake.lake, BY_DAY, connection, done.made, seed=sample, replaced=done.groups).is_equal
 
 
 @pytest.mark.long

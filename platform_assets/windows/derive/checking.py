@@ -101,7 +101,11 @@ def _sampled(any_groups: pa.Table, replaced: pa.Table | None, seed: str) -> pa.T
     chosen = sorted(random.Random(seed).sample(range(replaced.num_rows), min(SAMPLED // 2, replaced.num_rows)))
     own = replaced.take(chosen).cast(any_groups.schema)
     both = pa.concat_tables([own, any_groups.slice(0, SAMPLED - own.num_rows)])
-    return both.group_by(both.column_names).aggregate([])
+    try:
+        return both.group_by(both.column_names).aggregate([])
+    except pa.ArrowNotImplementedError:
+        # Structs and arrays. A group may then be listed twice, which selects the same rows.
+        return both
 
 
 @dataclass(frozen=True, slots=True)

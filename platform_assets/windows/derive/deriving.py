@@ -30,7 +30,7 @@ from platform_assets.model.derived import DerivedDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.derive import erased, joins, query, touched
-from platform_assets.windows.derive.query import Input, Query, quoted
+from platform_assets.windows.derive.query import Input, Query
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -313,7 +313,7 @@ class Updater:
         driving, wanted = pinned[self.query.driving], touched.wanted(self._declared.by, groups)
         engine.prepare(engine.records(driving, wanted) or self._records(pinned))
         with engine.failures(self._names):
-            own = touched.wanted({name: quoted(name) for name in by}, groups)
+            own = touched.wanted_columns(groups)
             frame = engine.read(table, own)
             holding, replaced, is_complete = engine.holding(table, own, groups, self._lacking(pinned, plan))
             if not is_complete:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from platform_assets.engines.deriving import AllRowsNeededError, DerivingEngine, PinnedInput
 from platform_assets.errors import DerivedQueryError
 from platform_assets.lake.changed_windows import ChangedWindows
-from platform_assets.lake.pinned_files import Wanted
+from platform_assets.lake.pinned_files import Function, Wanted
 from platform_assets.model.derived import WINDOW, DerivedRef
 from platform_assets.model.logs import logger
 from platform_assets.windows.derive import expressions, joins
@@ -60,12 +60,29 @@ def _in_windows(keys: Sequence[str]) -> tuple[Wanted, ...]:
 
 def wanted(by: Mapping[str, str], groups: pa.Table) -> tuple[Wanted, ...]:
     """Return the values of columns that rows of these groups can have, as far as the expressions in `by` show them."""
-    found = []
+    found = list[Wanted]()
     for (name, text), values in zip(by.items(), groups.columns, strict=True):
         known = expressions.never_decreasing(expressions.by_expression(name, text))
-        if known is not None and (each := Wanted.of(*known, values.to_pylist())) is not None:
-            found.append(each)
+        found += [] if known is None else _values(*known, values)
     return tuple(found)
+
+
+def wanted_columns(groups: pa.Table) -> tuple[Wanted, ...]:
+    """Return the values of the group columns themselves, which the derived table has, for rows of these groups."""
+    return tuple(
+        each
+        for name, values in zip(groups.column_names, groups.columns, strict=True)
+        for each in _values(name, "same", values)
+    )
+
+
+def _values(column: str, function: Function, values: pa.ChunkedArray) -> list[Wanted]:
+    try:
+        each = Wanted.of(column, function, values.to_pylist())
+    except (ValueError, OverflowError):
+        # Python has no dates after the year 9999.
+        return []
+    return [] if each is None else [each]
 
 
 def by_own_rows(engine: DerivingEngine, query: Query, old: PinnedInput, new: PinnedInput) -> pa.Table:
@@ -145,6 +162,10 @@ def _found(engine: DerivingEngine, old: PinnedInput, frames: Callable[[], Sequen
         raise AllRowsNeededError(f"version {old.version} of {old.name} can no longer be read") from e
     if found is None:
         raise _too_many()
+    try:
+        found.to_pylist()
+    except (ValueError, OverflowError) as e:
+        raise AllRowsNeededError("a changed group has a date outside the years 1 to 9999") from e
     return found
 
 
