@@ -163,7 +163,6 @@ def test_a_reader_sees_each_key_once_at_every_version(made: MadeChanges) -> None
         assert made.live(version) == expected(made.at_version[fold.changes.version], made.declared)[0]
 
 
-@pytest.mark.long
 def test_the_version_before_the_newest_fold_stays_whatever_its_age(made: MadeChanges, tmp_path: Path) -> None:
     for number, window in enumerate((A, B, C)):
         made.load(window, [change(1, window, number, window)])

@@ -22,14 +22,13 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets.services import platform, spark_server
 from platform_assets.services.broker import BrokerSettings
 from platform_assets.services.home import Home
 from platform_assets.services.platform import UpOptions
 from platform_assets.services.ports import LOOPBACK, choose_ports
 from platform_assets.services.spark_server import SparkSettings
-from platform_assets_tests.support.engines import ONE_ENGINE
 from platform_assets_tests.support.spark_ui import fetched, pages
 from testbed.homes import home_at, service_environment
 from testbed.loads import Record, TopicLake, wait_until
@@ -160,7 +159,7 @@ def check_nothing_is_shown(server: ShownServer, statements: int) -> dict[str, st
     return shown
 
 
-@pytest.mark.parametrize("engine", ONE_ENGINE)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_loads_show_no_password(server: ShownServer, session: SparkSession, lk: TopicLake, engine: EngineName) -> None:
     key = lk.window_of([Record(b"one"), Record(b"two")])
     settings = server.settings()
