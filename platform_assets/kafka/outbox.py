@@ -48,10 +48,13 @@ REFUSALS: Final = frozenset(
 )
 
 
-def error_of(raised: KafkaException | SystemError) -> KafkaError:
+def error_of(raised: KafkaException | KafkaError | SystemError) -> KafkaError:
     """Return the client's error. The client raises a fatal error in the middle of its callbacks for single records, so
-    what the caller gets may be a SystemError that the fatal error has caused. Any other SystemError is raised again."""
-    error = raised if isinstance(raised, KafkaException) else raised.__cause__
+    what the caller gets may be the error itself, or a SystemError that it has caused. Any other SystemError is raised
+    again."""
+    error = raised.__cause__ if isinstance(raised, SystemError) else raised
+    if isinstance(error, KafkaError):
+        return error
     if not isinstance(error, KafkaException):
         raise raised
     found: KafkaError = error.args[0]

@@ -268,7 +268,7 @@ class Target:
         single records, which are more specific."""
         try:
             yield
-        except (KafkaException, SystemError) as e:
+        except (KafkaException, KafkaError, SystemError) as e:
             raised = error_of(e)
             error = next((each for each in (*failures, raised) if each.code() in REFUSALS), raised)
             if error.code() in REFUSALS:
