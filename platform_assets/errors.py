@@ -1212,7 +1212,7 @@ class PublishingInterruptedError(Retryable):
     """
 
     def __init__(self, topic: str, doing: str, reason: str, *, fenced: bool = False) -> None:
-        self.topic, self.doing, self.fenced = topic, doing, fenced
+        self.topic, self.doing, self.reason, self.fenced = topic, doing, reason, fenced
         why = "another publisher has taken over" if fenced else reason.rstrip(".")
         super().__init__(
             f"published/{topic}: {doing} failed ({why}). What Kafka committed is recorded in the same transaction. Publish "

@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 from platform_assets.checks.published_records import identity_of
 from platform_assets.checks.published_spans import Spans, Unnamed, dealt_to, match
 from platform_assets.checks.published_values import Sampled, disagreements, rows_of
-from platform_assets.errors import PlatformError
+from platform_assets.errors import PlatformError, PublishingInterruptedError
 from platform_assets.kafka.publisher import committed_records
 from platform_assets.lake import load_log
 from platform_assets.model.publishing import PublishDeclaration
@@ -172,7 +172,11 @@ def gather(
     state = publisher.cluster.topic(d.topic)
     known = publisher.known(state.topic_id)
     starts = {p: f.offset for p, f in publisher.cluster.log_starts(state).items()}
-    ends = {p: f.offset for p, f in publisher.cluster.last_stable_offsets(state).items()}
+    try:
+        # The progress may end for readers before records of the same transaction do.
+        ends = publisher.target.settled_ends()
+    except PublishingInterruptedError:
+        ends = {p: f.offset for p, f in publisher.cluster.last_stable_offsets(state).items()}
     # A publisher may be at work: its records are known before the ends were read, or after.
     later = publisher.known(state.topic_id)
     sizes, spans = _sizes(later), Spans(later)

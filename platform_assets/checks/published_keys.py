@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from platform_assets.checks.published import Evidence
-from platform_assets.errors import ConfigurationError
+from platform_assets.errors import ConfigurationError, PublishingInterruptedError
 from platform_assets.kafka.publisher import committed_records
 from platform_assets.windows.publish.keyed import Held, Identity, KeyedPublisher, Rank, digest_of, note
 
@@ -14,11 +14,18 @@ from platform_assets.windows.publish.keyed import Held, Identity, KeyedPublisher
 def gather(publisher: KeyedPublisher, progress: Callable[[str], None] = lambda text: None) -> Evidence:
     """Read the whole topic, and hold it against the newest version of the table. Raises the errors of Cluster."""
     d, found = publisher.declaration, Evidence(unit="versions")
-    found.plan = publisher.plan()
+    target = publisher.target
     state = publisher.cluster.topic(d.topic)
-    known = publisher.known(state.topic_id)
+    try:
+        # Kafka answers a commit before readers see it, and they see it in one partition before another.
+        if target.progress_topic in publisher.cluster.topics():
+            target.settled_ends(target.progress_topic)
+        found.plan, known = publisher.plan(), publisher.known(state.topic_id)
+        ends = target.settled_ends()
+    except PublishingInterruptedError as e:
+        found.not_read.append(f"{e.doing} failed: {e.reason}")
+        return found
     starts = {p: f.offset for p, f in publisher.cluster.log_starts(state).items()}
-    ends = {p: f.offset for p, f in publisher.cluster.last_stable_offsets(state).items()}
     found.deleted = sum(starts.values())
     compacted = "compact" in (publisher.cluster.topic_config(d.topic).get("cleanup.policy") or "")
     ranks: set[Rank] = set()

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from platform_assets.model.publishing import HEADER
-from platform_assets.windows.publish.keyed import KeyedPublisher
+from platform_assets.windows.publish.keyed import Identity, KeyedPublisher
 from platform_assets.windows.publish.progress import Position
 from platform_assets.windows.publish.publishing import Publisher
 
@@ -48,8 +48,9 @@ def hanging(publisher: Publisher | KeyedPublisher) -> str | None:
                 continue
             age = time.time() - message.timestamp()[1] / 1000
         if age > d.transaction_timeout.total_seconds():
-            identity = identity_of(message)
-            whose = publisher.target.transactional_id if identity is not None else "of another program"
+            whose = publisher.target.transactional_id
+            if identity_of(message) is None and Identity.of(message.headers()) is None:
+                whose = f"{whose} or of another program" if d.identity == "progress" else "of another program"
             return (
                 f"published/{d.topic}: a transaction {whose} has been open for {age:,.0f} s and delays readers of partition "
                 f"{partition} from offset {first} on. Publish again to end it, or find it with `kafka-transactions.sh "

@@ -248,10 +248,10 @@ class Target:
         is_open = any(ends[p] < watermark for p, watermark in watermarks.items())
         return Committed(state.topic_id, newest, frozenset(elsewhere), is_open)
 
-    def settled_ends(self) -> dict[int, int]:
-        """Return the end of each partition of the topic, once all records before it are committed or aborted. Raises
-        PublishingInterruptedError if a transaction does not end."""
-        state, deadline = self.cluster.topic(self.topic), time.monotonic() + self.seconds
+    def settled_ends(self, topic: str = "") -> dict[int, int]:
+        """Return the end of each partition of the topic, or of another one, once all records before it are committed or
+        aborted. Raises PublishingInterruptedError if a transaction does not end."""
+        state, deadline = self.cluster.topic(topic or self.topic), time.monotonic() + self.seconds
         wanted = {p: found.offset for p, found in self.cluster.high_watermarks(state).items()}
         while True:
             ends = {p: found.offset for p, found in self.cluster.last_stable_offsets(state).items()}

@@ -9,17 +9,21 @@ part of the next difference. So no version of the table has to be kept, and a pu
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Final
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from platform_assets.errors import ConfigurationError, PublishingInterruptedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.publisher import Headers, Record, Session, Target, committed_records
-from platform_assets.lake import datasets
+from platform_assets.lake import datasets, delta_log
+from platform_assets.lake.failures import TableDamagedError
+from platform_assets.lake.location import Folder
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.logs import logger
 from platform_assets.model.publishing import HEADER, PublishDeclaration
@@ -30,6 +34,8 @@ _log = logger(__name__)
 
 _ATTEMPTS: Final = 5
 _SLICE: Final = 50_000
+_SLICE_BYTES: Final = 64 << 20
+_COMMITS: Final = 100
 _VERSION: Final = 1
 
 Rank = tuple[int, int]
@@ -39,25 +45,40 @@ Change = tuple[Kind, bytes, bytes | None, Headers]
 
 @dataclass(frozen=True, slots=True)
 class KeyedProgress:
-    """The newest publication: its number, the version of the table, and how many records of it were sent."""
+    """The newest publication: its number, the version of the table, and how many records of it were sent. `form` is the
+    encoder's digest."""
 
     number: int
     version: str
     sent: int
     is_complete: bool
+    form: str = ""
 
     def to_bytes(self) -> bytes:
         """Return the value of the progress record."""
         fields = {"number": self.number, "table": self.version, "sent": self.sent, "complete": self.is_complete}
-        return json.dumps({"version": _VERSION, **fields}, separators=(",", ":")).encode()
+        return json.dumps({"version": _VERSION, **fields, "form": self.form}, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, value: bytes) -> KeyedProgress:
-        """Parse the value of a progress record."""
+        """Parse the value of a progress record. Raises ValueError, TypeError, KeyError or RecursionError if it is not
+        one, and ConfigurationError if a later release has written it."""
         fields = json.loads(value)
-        if fields["version"] != _VERSION:
-            raise ValueError(f"version {fields['version']} instead of {_VERSION}: upgrade platform-assets")
-        return cls(fields["number"], fields["table"], fields["sent"], fields["complete"] is True)
+        if fields["version"] > _VERSION:
+            raise ConfigurationError(
+                f"version {fields['version']} of the progress is newer than the supported version {_VERSION}. Upgrade "
+                "platform-assets."
+            )
+        found = cls(
+            int(fields["number"]),
+            fields["table"],
+            int(fields["sent"]),
+            fields["complete"] is True,
+            fields.get("form", ""),
+        )
+        if not isinstance(found.version, str):
+            raise TypeError("the table's version is not a text")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +144,8 @@ class KeyedPublisher:
     cluster: Cluster
     before_step: Callable[[str], None] = lambda step: None
     on_progress: Callable[[str, int], None] = lambda version, records: None
+    most_bytes: int = 64 << 20
+    """As in `Publisher`."""
 
     @property
     def target(self) -> Target:
@@ -134,9 +157,11 @@ class KeyedPublisher:
         """Return a plan with the table's version, if it is not published. Raises the errors of Cluster."""
         known = self.known(self.cluster.topic(self.declaration.topic).topic_id)
         version, rows = self.version(), 0
-        if version is None or (known is not None and known.is_complete and known.version == version):
+        if version is None or self._is_published(known, version):
             return Plan(published=1)
-        rows = datasets.of(self.ledger.lake.table(self.declaration.table).delta()).count_rows()
+        folder = self.ledger.lake.table(self.declaration.table)
+        with folder.reading():
+            rows = datasets.of(folder.delta()).count_rows()
         begun = known is not None and not known.is_complete
         return Plan((version,) if begun else (), () if begun else (version,), rows=rows)
 
@@ -164,23 +189,44 @@ class KeyedPublisher:
         """Send what differs. Yield the number of records of each transaction, and the table's version."""
         known = self._parsed(session.progress.records, topic_id)
         version = self.version()
-        if version is None or (known is not None and known.is_complete and known.version == version):
+        if version is None or self._is_published(known, version):
             return
         version, rows = self.rows()
+        form = self._encoder().digest
         held = self.held()
         changes = list(difference(rows, held.live()))
         number, first = max(held.number, 0 if known is None else known.number) + 1, 0
         if known is not None and not known.is_complete and known.version == version:
             number, first = known.number, known.sent
-        most = self.declaration.transaction_rows
-        for start in range(0, max(len(changes), 1), most):
-            part = changes[start : start + most]
-            sent = first + start + len(part)
-            progress = KeyedProgress(number, version, sent, start + len(part) == len(changes))
-            session.send(
-                self._records(part, version, (number, first + start)), {self._key(topic_id): progress.to_bytes()}
-            )
+        last = first + len(changes)
+        for part in parts(changes, self.declaration.transaction_rows, self.most_bytes):
+            sent = first + len(part)
+            progress = KeyedProgress(number, version, sent, sent == last, form)
+            session.send(self._records(part, version, (number, first)), {self._key(topic_id): progress.to_bytes()})
+            first = sent
             yield len(part), version
+
+    def _is_published(self, known: KeyedProgress | None, version: str) -> bool:
+        """Return True if this version of the table is published completely, in the form that is declared now."""
+        if known is None or not known.is_complete or known.version != version:
+            return False
+        return known.form == self._encoder().digest
+
+    def _encoder(self, delta: DeltaTable | None = None) -> Encoder:
+        data = datasets.of(self.ledger.lake.table(self.declaration.table).delta() if delta is None else delta)
+        return Encoder(self.declaration, pa.schema([field.remove_metadata() for field in data.schema]))
+
+    def changed_at(self) -> datetime:
+        """Return the time of the first commit of the table that is not published, or of the first of its last 100 ones if
+        that is later. The table must exist."""
+        known = self.known(self.cluster.topic(self.declaration.topic).topic_id)
+        delta = self.ledger.lake.table(self.declaration.table).delta()
+        table, _, rest = ("", "", "") if known is None else known.version.partition("/")
+        published = rest.partition("/")[0]
+        is_same = table == str(delta.metadata().id)[:8] and published.isdigit()
+        behind = delta.version() - (int(published) if is_same else -1)
+        commits = delta.history(max(1, min(behind, _COMMITS)))
+        return datetime.fromtimestamp(commits[-1]["timestamp"] / 1000, UTC)
 
     def _records(self, changes: Sequence[Change], version: str, first: Rank) -> Iterator[Record]:
         number, ordinal = first
@@ -198,19 +244,19 @@ class KeyedPublisher:
         folder = ledger.lake.table(declaration.table)
         if not folder.has_delta_log():
             return None
-        delta = folder.delta()
-        return f"{str(delta.metadata().id)[:8]}/{delta.version()}"
+        return _name(folder, folder.delta())
 
     def rows(self) -> tuple[str, dict[bytes, tuple[bytes, Headers]]]:
         """Return the newest version, and value and declared headers of each row, by key. Raises ConfigurationError if
-        two rows have the same key, or one has none."""
+        two rows have the same key, or one has none, and PublishingInterruptedError if files of this version are deleted
+        meanwhile."""
         d = self.declaration
-        delta = self.ledger.lake.table(d.table).delta()
-        data = datasets.of(delta)
-        encoder = Encoder(d, pa.schema([field.remove_metadata() for field in data.schema]))
+        folder = self.ledger.lake.table(d.table)
+        delta = folder.delta()
+        encoder = self._encoder(delta)
         found: dict[bytes, tuple[bytes, Headers]] = {}
         number = 0
-        for batch in data.to_batches(columns=encoder.columns, batch_size=_SLICE):
+        for batch in self._batches(folder, delta, encoder.columns):
             encoded = encoder.encode(pa.Table.from_batches([batch]))
             headers: Sequence[Headers] = encoded.headers or [[]] * len(encoded)
             for key, value, declared in zip(encoded.keys, encoded.values, headers, strict=True):
@@ -228,7 +274,19 @@ class KeyedPublisher:
                 f"{d.name}: {number - len(found):,} rows of {d.table} have the key of another row: declare as `key` columns "
                 "that identify a row"
             )
-        return f"{str(delta.metadata().id)[:8]}/{delta.version()}", found
+        return _name(folder, delta), found
+
+    def _batches(self, folder: Folder, delta: DeltaTable, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        try:
+            with folder.reading():
+                for each in datasets.of(delta).to_batches(columns=columns, batch_size=_SLICE):
+                    yield from _slices(each)
+        except TableDamagedError as e:
+            if folder.delta().version() == delta.version():
+                raise
+            # An erasure deletes past files at once.
+            doing = f"reading {self.declaration.table}"
+            raise PublishingInterruptedError(self.declaration.topic, doing, "a newer version has replaced it") from e
 
     def held(self) -> Held:
         """Read the topic, and return the newest committed record of each key. Raises PublishingInterruptedError."""
@@ -251,10 +309,33 @@ class KeyedPublisher:
 
     def _parsed(self, records: Mapping[bytes, bytes], topic_id: str) -> KeyedProgress | None:
         value = records.get(self._key(topic_id))
-        return None if value is None else KeyedProgress.from_bytes(value)
+        try:
+            return None if value is None else KeyedProgress.from_bytes(value)
+        except ConfigurationError as e:
+            raise ConfigurationError(f"{self.declaration.name}: {e}") from e
+        except (ValueError, TypeError, KeyError, RecursionError) as e:
+            # What the topic holds decides what is sent.
+            _log.warning("%s: its progress is not the platform's, and does not count (%s)", self.declaration.name, e)
+            return None
 
     def _key(self, topic_id: str) -> bytes:
         return json.dumps([topic_id, self.declaration.table.name, ""], separators=(",", ":")).encode()
+
+
+def _name(folder: Folder, delta: DeltaTable) -> str:
+    # Versions of a table that was restored from a backup have the same numbers again, but not the same commits.
+    anchor = delta_log.anchor(folder, delta.version())
+    return f"{str(delta.metadata().id)[:8]}/{delta.version()}" + ("" if anchor is None else f"/{anchor.digest[:8]}")
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in parts whose texts Arrow can join: it allows 2 GiB."""
+    if batch.num_rows > 1 and batch.nbytes > _SLICE_BYTES:
+        half = batch.num_rows // 2
+        yield from _slices(batch.slice(0, half))
+        yield from _slices(batch.slice(half))
+    else:
+        yield batch
 
 
 def note(newest: dict[bytes, tuple[Rank, bytes | None]], message: Any, table: str) -> None:
@@ -279,3 +360,18 @@ def difference(rows: Mapping[bytes, tuple[bytes, Headers]], held: Mapping[bytes,
             yield "removed", key, None, []
         elif (before := held.get(key)) != digest_of(*row):
             yield "added" if before is None else "changed", key, *row
+
+
+def parts(changes: Iterable[Change], most_rows: int, most_bytes: int) -> Iterator[list[Change]]:
+    """Yield the changes of each transaction, which ends with the change that brings it to this number of rows or of bytes.
+    If there are no changes, one part is empty: its transaction records the version. Pure."""
+    part: list[Change] = []
+    size = number = 0
+    for change in changes:
+        part.append(change)
+        size += len(change[1]) + len(change[2] or b"")
+        if len(part) >= most_rows or size >= most_bytes:
+            yield part
+            number, part, size = number + 1, [], 0
+    if part or not number:
+        yield part

@@ -4,23 +4,25 @@ also after kills."""
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from platform_assets.checks.published_keys import gather
 from platform_assets.errors import ConfigurationError, PublishingInterruptedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.publisher import Headers
+from platform_assets.lake import datasets
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.derived import DerivedRef
@@ -28,7 +30,7 @@ from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.model.tables import StateRef
 from platform_assets.orchestration import published
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
-from platform_assets.windows.publish.keyed import KeyedPublisher, difference, digest_of
+from platform_assets.windows.publish.keyed import Change, KeyedPublisher, difference, digest_of, parts
 from platform_assets_tests.support.streams import create_again
 from testbed.clients import client_settings, librdkafka
 
@@ -232,3 +234,109 @@ def test_what_a_table_without_windows_lacks_is_refused(given: dict[str, object],
     fields: dict[str, object] = {"topic": "target", "table": TABLE, "key": Part("text", ("id",)), **given}
     with pytest.raises(ConfigurationError, match=says):
         PublishDeclaration(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.broker
+def test_a_restored_table_with_the_same_number_of_commits_is_published(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    target, folder = topic(), tmp_path / "derived" / "totals"
+    each = publisher(broker, tmp_path, target)
+    write(tmp_path, {1: "a"})
+    shutil.copytree(folder, tmp_path / "backup")
+    write(tmp_path, {1: "b"})
+    each.run()
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "backup", folder)
+    write(tmp_path, {1: "c"})
+    assert (each.plan().behind, each.run().records) == (1, 1)
+    assert held(broker, target)[0] == as_records({1: "c"})
+
+
+@pytest.mark.broker
+def test_a_changed_declaration_is_published_at_once(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    target = topic()
+    each = publisher(broker, tmp_path, target)
+    write(tmp_path, {1: "a", 2: "b"})
+    each.run()
+    changed = replace(each, declaration=replace(each.declaration, value=Part("json", ("text",))))
+    assert (changed.plan().behind, changed.run().records, changed.plan().behind) == (1, 2, 0)
+    assert (gather(changed).problems, gather(changed).not_read) == ([], [])
+    assert held(broker, target)[0] == {b"1": b'{"text":"a"}', b"2": b'{"text":"b"}'}
+
+
+@pytest.mark.broker
+def test_empty_keys_and_headers_are_sent_once(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    target = topic()
+    each = publisher(broker, tmp_path, target)
+    each = replace(each, declaration=replace(each.declaration, key=Part("text", ("text",)), headers=(("h", "text"),)))
+    write(tmp_path, {1: "", 2: "b"})
+    assert each.run().records == 2
+    write(tmp_path, {1: "", 2: "b"})
+    assert each.run().records == 0
+    assert (gather(each).problems, gather(each).not_read) == ([], [])
+
+
+@pytest.mark.broker
+def test_progress_of_another_program_does_not_count_and_that_of_a_later_release_is_refused(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    target = topic()
+    each = publisher(broker, tmp_path, target)
+    write(tmp_path, {1: "a"})
+    each.run()
+    key = f'["{each.cluster.topic(target).topic_id}","derived/totals",""]'.encode()
+    producer = Producer(librdkafka(broker.bootstrap))
+    for value in (b"no JSON", b"[]", b'{"version":1}'):
+        producer.produce(each.target.progress_topic, value, key, partition=0)
+        producer.flush()
+        assert (each.plan().behind, each.run().records, each.plan().behind) == (1, 0, 0)
+    producer.produce(each.target.progress_topic, b'{"version":2}', key, partition=0)
+    producer.flush()
+    with pytest.raises(ConfigurationError, match="Upgrade platform-assets"):
+        each.run()
+
+
+@pytest.mark.broker
+def test_a_table_that_changes_all_the_time_is_late_since_its_first_change(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    each = publisher(broker, tmp_path, topic())
+    write(tmp_path, {1: "a"})
+    each.run()
+    first = datetime.now(UTC)
+    for text in "bcd":
+        write(tmp_path, {1: text})
+    newest = each.ledger.lake.table(TABLE).delta().history(1)[0]["timestamp"] / 1000
+    assert first.timestamp() - 1 < each.changed_at().timestamp() < newest
+
+
+def test_a_transaction_ends_at_its_rows_or_bytes() -> None:
+    changes: list[Change] = [("added", b"k", b"x" * size, []) for size in (1, 9, 1, 1, 1)]
+    assert [len(part) for part in parts(changes, 2, 10)] == [2, 2, 1]
+    assert [len(part) for part in parts(changes, 9, 10)] == [2, 3]
+    assert [list(part) for part in parts([], 9, 10)] == [[]]
+    assert len(list(parts(changes[:2], 2, 10))) == 1
+
+
+@pytest.mark.broker
+def test_files_that_a_newer_version_has_replaced_are_read_again(
+    broker: Broker, topic: TopicMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = publisher(broker, tmp_path, topic())
+    write(tmp_path, {1: "a"})
+    opened, of = list[object](), datasets.of
+
+    def erased_once(delta: DeltaTable) -> Any:
+        data = of(delta)
+        if len(opened) == 1:
+            write(tmp_path, {2: "b"})
+            for name in data.files:
+                (tmp_path / "derived" / "totals" / name).unlink()
+        opened.append(data)
+        return data
+
+    monkeypatch.setattr(datasets, "of", erased_once)
+    assert each.run().records == 1
+    assert len(opened) > 2
+    assert held(broker, each.declaration.topic)[0] == as_records({2: "b"})

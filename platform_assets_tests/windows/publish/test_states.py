@@ -121,6 +121,9 @@ class Log:
     def committed(self) -> Committed:
         return self.progress
 
+    def settled_ends(self) -> dict[int, int]:
+        return dict.fromkeys((0, 1), 10**6)
+
     def send_batches(self, batches: Iterable[Iterable[Record]], progress: Callable[[], Mapping[bytes, bytes]]) -> None:
         if self.left == 0:
             raise Stopped
