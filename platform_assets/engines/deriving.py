@@ -140,7 +140,8 @@ class DerivingEngine:
 
     @cached_property
     def _is_utc(self) -> bool:
-        return self._spark.conf.get("spark.sql.session.timeZone") in ("UTC", "Etc/UTC", "Z", "GMT")
+        with self.failures():
+            return self._spark.conf.get("spark.sql.session.timeZone") in ("UTC", "Etc/UTC", "Z", "GMT")
 
     def empty(self, schema: pa.Schema) -> DataFrame:
         """Return a frame without rows that has these columns, with which a query is analyzed."""

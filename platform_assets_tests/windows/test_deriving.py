@@ -8,16 +8,17 @@ import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from platform_assets.engines.deriving import AllRowsNeededError, DerivingEngine
+from platform_assets.engines.deriving import AllRowsNeededError, DerivingEngine, PinnedInput
 from platform_assets.errors import ConcurrentDerivationError, ConfigurationError, DerivedQueryError, InputMissingError
 from platform_assets.lake import derived_table
+from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Decision
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
@@ -80,6 +81,23 @@ def test_a_run_replaces_only_the_groups_that_changed_windows_touch(tmp_path: Pat
     whole = run(lake, BY_DAY, connection, whole=True)
     assert whole.made.derivation.whole == done.whole
     assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+
+
+def test_a_server_that_fails_is_not_asked_for_files(tmp_path: Path) -> None:
+    """The next query reports the failure, as an error of the table."""
+    from pyspark.errors import PySparkException
+
+    class Failing:
+        @property
+        def conf(self) -> Any:
+            raise PySparkException("the session has ended")
+
+    lake, failing = Flights(tmp_path), cast("Connection", Failing)
+    engine = DerivingEngine(failing, "delays_by_day", BY_DAY.by)
+    table = PinnedInput("decoded/flights", Folder.at(lake.path), lake.version)
+    assert engine.records(table, ()) is None
+    with pytest.raises(DerivedQueryError, match="the session has ended"):
+        engine.prepare(0)
 
 
 def test_a_group_column_can_have_the_name_of_a_function() -> None:
