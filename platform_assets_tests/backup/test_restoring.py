@@ -56,14 +56,12 @@ def test_what_is_lost_is_restored_and_all_is_as_it_was(platform: BackedUp, lost:
     assert list(platform.folder.rglob(".re*")) == []
 
 
-@pytest.mark.long
 def test_all_is_restored_to_another_root_too(platform: BackedUp, tmp_path: Path) -> None:
     moved = BackedUp(tmp_path / "elsewhere")
     restoring.restore(restoring.find(platform.destination), moved.lake, moved.home)
     assert moved.state == platform.state
 
 
-@pytest.mark.long
 def test_a_lake_that_was_moved_names_no_former_place_and_goes_on(platform: BackedUp, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     former = platform.lake.root.path
