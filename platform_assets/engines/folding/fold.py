@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from platform_assets.engines.decoding.digests import measured
 from platform_assets.engines.folding.buckets import Bucketed
 from platform_assets.engines.folding.history import chained
-from platform_assets.engines.folding.winners import Hashes, after, key_hashes, winners
+from platform_assets.engines.folding.winners import POSITION_COLUMNS, Hashes, after, key_hashes, winners
 from platform_assets.lake.state_table import HISTORY_OWN
 from platform_assets.model.digest import Measured
 from platform_assets.model.state import StateDeclaration
@@ -113,7 +113,8 @@ def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, a
         if again.size:
             changes.add(truncates.apart(_with_hashes(order, again)))
         last = truncates.last()
-        place = last.to_pylist()[0] if last.num_rows else None
+        # Without its time, which may be after the year 9999, where Python's times end.
+        place = last.select(POSITION_COLUMNS).to_pylist()[0] if last.num_rows else None
         for number in range(order.count):
             new = changes.bucket(number)
             found = [*folded(of_live.bucket(number), of_dead.bucket(number), new, order.state, place)]

@@ -6,7 +6,11 @@ from __future__ import annotations
 import os
 import random
 
-from platform_assets_tests.support.state_histories import history
+import pyarrow as pa
+
+from platform_assets.engines.folding.fold import FoldOrder, fold
+from platform_assets.model.state import StateDeclaration
+from platform_assets_tests.support.state_histories import CHANGES, DEAD, LIVE, MemorySide, history
 
 HISTORIES = 250
 
@@ -21,3 +25,26 @@ def test_random_histories_end_in_the_state_of_a_dictionary() -> None:
         made.check()
         rebuilds += made.rebuilds
     assert rebuilds > 0, "no history had to rebuild the state, so rebuilding was not tested"
+
+
+def test_a_truncate_may_have_a_time_after_the_year_9999() -> None:
+    far = pa.array([1_700_000_000_000_000_000], pa.timestamp("us", "UTC"))
+    made = [
+        dict.fromkeys(CHANGES.names)
+        | {
+            "kafka_partition": 0,
+            "kafka_offset": offset,
+            "generation": 1,
+            "window": "w",
+            "id": id,
+            "deleted": id is None,
+        }
+        for offset, id in enumerate((1, None, 2))
+    ]
+    rows = pa.Table.from_pylist(made, CHANGES).set_column(
+        CHANGES.get_field_index("kafka_timestamp"), CHANGES.field("kafka_timestamp"), pa.concat_arrays([far] * 3)
+    )
+    live, dead = MemorySide(LIVE, LIVE.empty_table()), MemorySide(DEAD, DEAD.empty_table())
+    state = StateDeclaration(("id",), deletes="debezium")
+    fold(FoldOrder(state, live, dead, ["w"], lambda: iter(rows.to_batches()), lambda: iter(()), 1))
+    assert (live.taken()["id"].to_pylist(), dead.taken()["id"].to_pylist()) == ([2], [None])
