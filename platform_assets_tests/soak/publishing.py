@@ -31,6 +31,7 @@ from platform_assets.checks.published_records import hanging
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
+from platform_assets.model.publishing import Identity
 from platform_assets.windows.publish.publishing import Publisher
 from platform_assets_tests.soak.embedded import Embedded
 from platform_assets_tests.soak.live import create
@@ -40,11 +41,11 @@ from testbed import samples
 from testbed.clients import client_settings, librdkafka
 from testbed.loads import committed, wait_until
 
-What = Literal["kill", "takeover", "timeout", "broker", "lost answer", "frozen broker", "hanging"]
+Disturbance = Literal["kill", "takeover", "timeout", "broker", "lost answer", "frozen broker", "hanging"]
 """What happens to a publisher: it is killed; another one starts beside it; it pauses until the broker has ended its
 transaction; the broker is killed and started again; a request or its answer is lost; the broker is frozen for a while; a
 transaction of another program stays open on the topic."""
-WHATS: Final[tuple[What, ...]] = get_args(What)
+DISTURBANCES: Final[tuple[Disturbance, ...]] = get_args(Disturbance)
 STEPS: Final = ("first", "flush", "commit", "next")
 WINDOWS: Final = 12
 EACH: Final = 10
@@ -88,7 +89,7 @@ class SeedResult:
         return f"| {self.seed} | {self.rounds} | {faults} | {ends} | {self.loads} | {self.records:,} | {found} |"
 
 
-def run(seed: int, rounds: int, root: Path, whats: Sequence[What] = WHATS) -> SeedResult:
+def run(seed: int, rounds: int, root: Path, chosen: Sequence[Disturbance] = DISTURBANCES) -> SeedResult:
     """Run the rounds with a broker and lakes below `root`. Lakes and topics with anomalies are kept."""
     found = SeedResult(seed)
     services = Embedded(root / "services", root / "unused", properties=_PROPERTIES)
@@ -97,7 +98,7 @@ def run(seed: int, rounds: int, root: Path, whats: Sequence[What] = WHATS) -> Se
             rng = random.Random(f"{seed}:{number}")
             made = _Topic(rng, services, root / f"lake-{seed}-{number}", f"published-{seed}-{number}", found)
             for each in range(number, min(number + _ROUNDS_OF_A_TOPIC, rounds)):
-                what = whats[each % len(whats)]
+                what = chosen[each % len(chosen)]
                 try:
                     made.round(what)
                 except Exception as error:  # noqa: BLE001 - any error that a publisher does not document is a finding
@@ -115,9 +116,7 @@ def run(seed: int, rounds: int, root: Path, whats: Sequence[What] = WHATS) -> Se
 class Child:
     """A publisher in a separate process, which waits before each step until it is told to go on."""
 
-    def __init__(self, bootstrap: str, root: Path, target: str, rows: int) -> None:
-        work = {"bootstrap": bootstrap, "lake": str(root), "target": target, "rows": rows, "seconds": TIMEOUT}
-        work |= {"table": TABLE, "key": "key"}
+    def __init__(self, work: Mapping[str, Any]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "platform_assets_tests.support.doomed_publisher"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -189,6 +188,7 @@ class _Topic:
     def __init__(self, rng: random.Random, services: Embedded, root: Path, target: str, found: SeedResult) -> None:
         self.rng, self.services, self.root, self.target, self.found = rng, services, root, target, found
         self.records = 0
+        self._identity = rng.choice(get_args(Identity))
         self._states: dict[Place, list[bytes | None]] = {}
         self._loaded: list[str] = []
         self._names = itertools.count()
@@ -202,15 +202,13 @@ class _Topic:
     @property
     def publisher(self) -> Publisher:
         cluster = Cluster.connect(client_settings(self.bootstrap))
-        given: Mapping[str, Any] = {"target": self.target, "table": TABLE, "key": "key"}
-        made = declared({**given, "rows": self._rows(), "seconds": TIMEOUT})
-        return Publisher(made, Ledger(Lake.at(self.root)), cluster)
+        return Publisher(declared(self._work()), Ledger(Lake.at(self.root)), cluster)
 
-    def round(self, what: What) -> None:
+    def round(self, what: Disturbance) -> None:
         """Load some windows, disturb a publisher, publish what is left, and judge the topic."""
         for _ in range(self.rng.randint(1, 3)):
             self._load()
-        disturbances = {
+        by_name = {
             "kill": self._kill,
             "takeover": self._take_over,
             "timeout": self._time_out,
@@ -221,7 +219,7 @@ class _Topic:
         }
         self.found.faults[what] += 1
         self.found.rounds += 1
-        self.found.ends[disturbances[what]()] += 1
+        self.found.ends[by_name[what]()] += 1
         if self.rng.random() < 0.5:
             self._load()
         publisher = self.publisher
@@ -257,11 +255,14 @@ class _Topic:
         samples.loaded(self.root, window, kept, load_id=f"load{next(self._names)}", values=held, holes=holes)
         self.found.loads += 1
 
-    def _rows(self) -> int:
-        return self.rng.choice([3, 10, 1000])
+    def _work(self) -> Mapping[str, Any]:
+        return {
+            "target": self.target, "table": TABLE, "key": "key", "rows": self.rng.choice([3, 10, 1000]),
+            "seconds": TIMEOUT, "identity": self._identity,
+        }  # fmt: skip
 
     def _child(self, bootstrap: str = "") -> Child:
-        return Child(bootstrap or self.bootstrap, self.root, self.target, self._rows())
+        return Child({**self._work(), "bootstrap": bootstrap or self.bootstrap, "lake": str(self.root)})
 
     # --- what happens to the publisher ------------------------------------------------------------------------
 
