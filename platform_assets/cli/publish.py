@@ -29,10 +29,11 @@ def publish(topic: str, dry_run: bool, as_json: bool) -> None:
     to continue: no record is sent twice. It takes over from another publisher of the same topic, such as a run.
     """
     from platform_assets.cli.audit_table import progress
+    from platform_assets.model.tables import TableRef
     from platform_assets.windows.publish.progress import Published
 
     with progress(console(stderr=True)) as show:
-        each = _publisher(topic, lambda window, sent: show(f"{sent:,} records, up to window {window}"))
+        each = _publisher(topic, lambda part, sent: show(f"{sent:,} records, up to {part}"))
         found = each.plan() if dry_run else each.run()
     d = each.declaration
     if as_json:
@@ -40,7 +41,14 @@ def publish(topic: str, dry_run: bool, as_json: bool) -> None:
             {"version": JSON_VERSION, "topic": d.topic, "table": d.table.name, "dry_run": dry_run, **asdict(found)}
         )
         return
-    if isinstance(found, Published):
+    if not isinstance(d.table, TableRef):  # It has no windows.
+        if isinstance(found, Published):
+            text = f"{d.name}: published {found.records:,} changed rows in {found.transactions:,} transactions"
+        elif found.behind:
+            text = f"{d.name}: would compare {found.rows:,} rows with the topic, and publish those that differ"
+        else:
+            text = f"{d.name}: everything is published"
+    elif isinstance(found, Published):
         text = (
             f"{d.name}: published {found.records:,} records of {found.windows:,} windows in {found.transactions:,} "
             f"transactions, {found.corrections:,} of them corrections"

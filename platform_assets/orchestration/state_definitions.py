@@ -249,7 +249,7 @@ def _failed(instance: dg.DagsterInstance, tag: str) -> list[dg.RunRecord]:
     return found
 
 
-_Place = tuple[str, int, int | None, int | None]
+_Place = tuple[str, int, *tuple[int | None, ...]]
 _due: dict[tuple[str, str], tuple[_Place, bool]] = {}
 _lock = threading.Lock()
 
@@ -259,8 +259,8 @@ def _place(state: TopicState) -> _Place | None:
     changes = delta_log.newest_version(state.changes_folder)
     if changes is None:
         return None
-    live, dead = (delta_log.newest_version(folder) for folder in (state.live_folder, state.dead_folder))
-    return state.declared.digest, changes, live, dead
+    folders = [state.live_folder, state.dead_folder, *([state.history_folder] if state.declared.history else [])]
+    return state.declared.digest, changes, *(delta_log.newest_version(folder) for folder in folders)
 
 
 def _is_made_again(state: TopicState) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
@@ -292,6 +293,16 @@ def test_a_history_can_be_read_as_of_each_window(topic: DecodedTopic) -> None:
             exec(texts[reader], names)
             rows = names["rows"].collect() if reader == "polars" else names["rows"].pl()
             assert rows.select("id", "valid_from").sort("id").rows() == expected, (reader, window)
+
+
+def test_a_lost_history_is_made_again(topic: DecodedTopic, instance: dg.DagsterInstance) -> None:
+    state_of(topic).fold()
+    assert not requested(topic, instance)
+    shutil.rmtree(topic.root / "history" / topic.topic)
+    (request,) = requested(topic, instance)
+    assert materialize(topic, instance, request).success
+    assert not requested(topic, instance)
+    assert pl.scan_delta(str(topic.root / "history" / topic.topic)).collect().height == 4
 
 
 def test_commands_fold_and_judge(topic: DecodedTopic, tmp_path: Path) -> None:
