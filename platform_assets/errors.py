@@ -1179,22 +1179,33 @@ class MigrationOutcomeUnknownError(UnknownOutcome):
 
 
 class SendingInterruptedError(Retryable):
-    """Not all dead letters were sent to a topic, or the outcome of the last sends is unknown."""
+    """Not all dead letters were sent to a topic, or the outcome of the last sends is unknown; with `fenced`, because
+    another sender has taken over."""
 
-    def __init__(self, source: str, target: str, doing: str, reason: str) -> None:
+    def __init__(self, source: str, target: str, doing: str, reason: str, *, fenced: bool = False) -> None:
         self.source, self.target = source, target
+        why = "another sender has taken over" if fenced else reason
         super().__init__(
-            f"dead letters of topic {source!r} were not all sent to topic {target!r}: {doing} failed ({reason}). "
+            f"dead letters of topic {source!r} were not all sent to topic {target!r}: {doing} failed ({why}). "
             "Dead letters that Kafka committed are recorded as sent. Run it again to send the others; none is sent twice."
         )
 
 
 class SendingRefusedError(Terminal):
-    """A broker refused to take dead letters. If the user lacks a right, `right` names it."""
+    """A broker refused to take dead letters. If the user lacks a right, `right` names it. `is_invalid` is true if Kafka
+    found a record invalid, rather than too large."""
 
-    def __init__(self, source: str, target: str, reason: str, right: str = "") -> None:
+    def __init__(self, source: str, target: str, reason: str, right: str = "", *, is_invalid: bool = False) -> None:
         self.source, self.target, self.right = source, target, right
-        remedy = f"Grant the KAFKA_* user {right}" if right else f"Raise max.message.bytes of topic {target!r}"
+        if right:
+            remedy = f"Grant the KAFKA_* user {right}"
+        elif is_invalid:
+            remedy = (
+                f"If topic {target!r} has cleanup.policy=compact, it takes no record without a key: name a topic that is not "
+                "compacted"
+            )
+        else:
+            remedy = f"Raise max.message.bytes of topic {target!r}"
         super().__init__(
             f"the Kafka broker refused to store dead letters of topic {source!r} in topic {target!r}: {reason.rstrip('.')}. "
             f"{remedy}, then run it again: no dead letter is sent twice."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 _UNREACHABLE: Final = frozenset(
     {
@@ -53,6 +53,17 @@ OUT_OF_REACH: Final = frozenset(
     }
 )
 """Error codes after which the same call may succeed later."""
+REFUSALS: Final = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_RECORD,
+        KafkaError.POLICY_VIOLATION,
+    }
+)
+"""Error codes of a broker that refuses a record, a topic or a user."""
 
 
 def is_out_of_reach(error: KafkaError) -> bool:
@@ -61,3 +72,16 @@ def is_out_of_reach(error: KafkaError) -> bool:
     librdkafka's `retriable` alone is true only for some of the codes that brokers send, and never for local ones.
     """
     return error.retriable() or error.code() in OUT_OF_REACH
+
+
+def error_of(raised: KafkaException | KafkaError | SystemError) -> KafkaError:
+    """Return the client's error. The client raises a fatal error in the middle of its callbacks for single records, so
+    what the caller gets may be the error itself, or a SystemError that it has caused. Any other SystemError is raised
+    again."""
+    error = raised.__cause__ if isinstance(raised, SystemError) else raised
+    if isinstance(error, KafkaError):
+        return error
+    if not isinstance(error, KafkaException):
+        raise raised
+    found: KafkaError = error.args[0]
+    return found

@@ -1,31 +1,22 @@
 """Sends records to a Kafka topic exactly once each, even if the sending process dies at any point. It is used for dead
 letters that are to be read from Kafka.
 
-Only Kafka records what was sent. In addition to the records, each transaction writes to a compacted topic,
-`<topic>.sent`: for each (id of the target topic, topic id of the letter, partition, bucket of offsets), it writes one
-bit per offset. There is one transactional id for each pair of topics, which fences an earlier sender. Before anything
-more is sent, the earlier sender's open transaction is aborted, and its committed records are read.
+The transactions are those of published topics (`kafka/publisher`). Their progress is in the compacted topic
+`<topic>.sent`: for each (id of the target topic, topic id of the letter, partition, bucket of offsets), one bit per
+offset. There is one transactional id for each pair of topics.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
-
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer, TopicPartition
+from typing import ClassVar, Final
 
 from platform_assets.errors import ConfigurationError, SendingInterruptedError, SendingRefusedError
-from platform_assets.kafka.cluster import Cluster, TopicState
-from platform_assets.kafka.plain_consumer import consume, plain_consumer
-from platform_assets.kafka.rights import needed
-from platform_assets.model.logs import logger
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.publisher import Committed, Target
 from platform_assets.model.names import checked_topic
-
-_log = logger(__name__)
 
 SUFFIX: Final = ".sent"
 BUCKET: Final = 8192
@@ -33,32 +24,6 @@ BUCKET: Final = 8192
 _RECORDS: Final = 500
 _BYTES: Final = 8 << 20
 """Limits of one transaction. The transaction ends when it reaches the first of these limits."""
-_LARGEST: Final = 64 << 20
-_END_WAIT_MS: Final = 100
-"""How long a broker waits before it answers that the log of the compacted topic ends. Compacted topics cannot be tiered."""
-REFUSALS: Final = frozenset(
-    {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        KafkaError.INVALID_RECORD,
-        KafkaError.POLICY_VIOLATION,
-    }
-)
-
-
-def error_of(raised: KafkaException | KafkaError | SystemError) -> KafkaError:
-    """Return the client's error. The client raises a fatal error in the middle of its callbacks for single records, so
-    what the caller gets may be the error itself, or a SystemError that it has caused. Any other SystemError is raised
-    again."""
-    error = raised.__cause__ if isinstance(raised, SystemError) else raised
-    if isinstance(error, KafkaError):
-        return error
-    if not isinstance(error, KafkaException):
-        raise raised
-    found: KafkaError = error.args[0]
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,191 +52,82 @@ class Sent:
 
 
 @dataclass(frozen=True)
+class LetterTarget(Target):
+    """The topic to which letters of the topic `source` are sent."""
+
+    source: str = ""
+    records: ClassVar[str] = "dead letters were sent"
+
+    @property
+    def progress_topic(self) -> str:
+        """Name of the compacted topic that records what was sent."""
+        return f"{self.topic}{SUFFIX}"
+
+    @property
+    def transactional_id(self) -> str:
+        """The transactional id that all senders between the two topics share."""
+        return f"platform-assets.dead-letters.{self.source}.{self.topic}"
+
+    def refused(self, reason: str, right: str = "", *, is_invalid: bool = False) -> SendingRefusedError:
+        """Return the error of a broker that refused a letter."""
+        return SendingRefusedError(self.source, self.topic, reason, right, is_invalid=is_invalid)
+
+    def interrupted(self, doing: str, reason: str, *, fenced: bool = False) -> SendingInterruptedError:
+        """Return the error of a step whose outcome is unknown."""
+        return SendingInterruptedError(self.source, self.topic, doing, reason, fenced=fenced)
+
+
+@dataclass(frozen=True)
 class Outbox:
-    """Sends letters of the topic `source` to the topic `target`, exactly once each. `seconds` limits each step."""
+    """Sends letters of the topic `source` to the topic `target`, exactly once each. `seconds` and `before_step` are as in
+    `Target`."""
 
     cluster: Cluster
     source: str
     target: str
     seconds: float = 60.0
     before_step: Callable[[str], None] = lambda step: None
-    """Callback that is called with the name of each irreversible step before that step. Tests use it to kill a process
-    at that point."""
 
     def send(self, letters: Iterable[Letter]) -> Sent:
         """Send the letters that were never sent, in order, in transactions. Raises TopicMissingError and
         ConfigurationError for unsuitable topics, SendingInterruptedError (retryable), and SendingRefusedError.
         Transactions that were committed before the error remain, and the next call takes them into account."""
-        target = self._topics()
-        producer = self._producer()
-        # From here on, no other sender of these topics can commit, so what is read now stays complete.
-        sent = self._sent(target)
-        now = before = 0
-        for batch in _batches(letters):
-            new = [letter for letter in batch if not sent.has(letter)]
-            before += len(batch) - len(new)
-            if new:
-                self._transaction(producer, new, sent.add(new))
-                now += len(new)
-        return Sent(now, before)
-
-    @property
-    def progress(self) -> str:
-        """Name of the compacted topic that records what was sent."""
-        return f"{self.target}{SUFFIX}"
-
-    def _topics(self) -> TopicState:
         if checked_topic(self.target) == self.source:
             raise ConfigurationError(
                 f"dead letters of topic {self.source!r} cannot be sent to the same topic: they would become dead "
                 f"letters again. Name another topic."
             )
-        target = self.cluster.topic(self.target)
-        if self.progress not in self.cluster.topics():
-            self.cluster.create_topic(self.progress, {"cleanup.policy": "compact"})
-        policy = self.cluster.topic_config(self.progress).get("cleanup.policy")
-        if policy != "compact":
-            raise ConfigurationError(
-                f"topic {self.progress!r} tracks which dead letters were sent, but would lose this information, because its "
-                f"cleanup.policy is {policy!r}. Set it to compact."
-            )
-        # The producer would report a refusal of either topic only as purged messages.
-        for topic, wanted in ((self.target, {"Write"}), (self.progress, {"Read", "Write"})):
-            allowed = self.cluster.allowed(topic)
-            if allowed is not None and (lacking := wanted - allowed):
-                right = " and ".join(f"`{each}`" for each in sorted(lacking))
-                raise self._refused("Topic authorization failed", f"{right} on topic {topic!r}")
-        return target
-
-    @property
-    def _transactional_id(self) -> str:
-        return f"platform-assets.dead-letters.{self.source}.{self.target}"
-
-    def _producer(self) -> Producer:
-        producer = Producer(
-            {
-                **self.cluster.settings.librdkafka(),
-                "transactional.id": self._transactional_id,
-                "transaction.timeout.ms": round(self.seconds * 1000),
-                "message.max.bytes": _LARGEST,
-                "allow.auto.create.topics": "false",
-                "linger.ms": 20,
-            },
-            logger=_log,
-        )
-        with _translating(self, "beginning to send"):
-            producer.init_transactions(self.seconds)
-        return producer
-
-    def _sent(self, target: TopicState) -> _Bitmaps:
-        """Return all records that were committed before the current end of the log."""
-        state = self.cluster.topic(self.progress)
-        ends = {p: found.offset for p, found in self.cluster.high_watermarks(state).items()}
-        if set(ends) != set(state.partitions):
-            raise self._interrupted("reading which dead letters were already sent", "not all partitions have a leader")
-        bitmaps = _Bitmaps(target.topic_id)
-        waiting = {p for p, end in ends.items() if end > 0}
-        consumer = plain_consumer(self.cluster.settings, _END_WAIT_MS)
-        try:
-            consumer.assign([TopicPartition(self.progress, p, OFFSET_BEGINNING) for p in waiting])
-            deadline = time.monotonic() + self.seconds
-            while waiting:
-                if time.monotonic() > deadline:
-                    raise self._interrupted(
-                        "reading which dead letters were already sent",
-                        f"the end was not reached within {self.seconds:g} s",
-                    )
-                for message in consume(consumer, 500, 0.5):
-                    error = message.error()
-                    if error is None:
-                        bitmaps.read(message.key(), message.value())
-                    elif error.code() in REFUSALS:
-                        raise self._refused(error.str(), needed(error.code(), self.progress))
-                    elif error.code() != KafkaError._PARTITION_EOF:
-                        raise self._interrupted("reading which dead letters were already sent", error.str())
-                    elif message.offset() >= ends[message.partition()]:
-                        waiting.discard(message.partition())
-        finally:
-            consumer.close()
-        return bitmaps
-
-    def _transaction(self, producer: Producer, letters: Sequence[Letter], added: Sequence[tuple[bytes, bytes]]) -> None:
-        failures: list[KafkaError] = []
-
-        def delivered(error: KafkaError | None, message: Any) -> None:
-            if error is not None:
-                failures.append(error)
-
-        with _translating(self, "sending", failures):
-            producer.begin_transaction()
-            try:
-                for letter in letters:
-                    headers = list(letter.headers)
-                    self._produce(producer, self.target, letter.key, letter.value, headers, delivered)
-                for key, value in added:
-                    self._produce(producer, self.progress, key, value, [], delivered)
-                producer.flush(self.seconds)
-                self.before_step("commit")
-                producer.commit_transaction(self.seconds)
-            except KafkaException as e:
-                if e.args[0].txn_requires_abort():
-                    producer.abort_transaction(self.seconds)
-                raise
-        self.before_step("next")
-
-    def _produce(
-        self,
-        producer: Producer,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        headers: list[tuple[str, bytes | None]],
-        delivered: Callable[[KafkaError | None, Any], None],
-    ) -> None:
-        while True:
-            try:
-                producer.produce(topic, value, key, headers=headers, on_delivery=delivered)
-                return
-            except BufferError:  # the client's queue is full: let it send
-                producer.poll(0.5)
-
-    def _refused(self, reason: str, right: str) -> SendingRefusedError:
-        return SendingRefusedError(self.source, self.target, reason, right)
-
-    def _interrupted(self, doing: str, reason: str) -> SendingInterruptedError:
-        return SendingInterruptedError(self.source, self.target, doing, reason)
-
-
-@contextmanager
-def _translating(outbox: Outbox, doing: str, failures: Sequence[KafkaError] = ()) -> Iterator[None]:
-    """Run a block that sends records. Errors of the client are raised as errors of the platform; `failures` are errors
-    with more specific messages."""
-    try:
-        yield
-    except (KafkaException, SystemError) as e:
-        errors = [*failures, error_of(e)]
-        refused = next((error for error in errors if error.code() in REFUSALS), None)
-        if refused is not None:
-            rights = {
-                KafkaError.TOPIC_AUTHORIZATION_FAILED: f"`Write` on topics {outbox.target!r} and {outbox.progress!r}",
-                KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: f"`Write` on transactional id {outbox._transactional_id!r}",
-            }
-            raise outbox._refused(refused.str(), rights.get(refused.code(), "")) from e
-        raise outbox._interrupted(doing, errors[0].str()) from e
+        target = LetterTarget(self.cluster, self.target, self.seconds, self.before_step, self.source)
+        topics = target.prepare()
+        # From here on, no other sender of these topics can commit, so what the session has read stays complete.
+        session = target.session()
+        sent = _Bitmaps(topics.target, session.progress)
+        now = before = 0
+        for batch in _batches(letters):
+            new = [letter for letter in batch if not sent.has(letter)]
+            before += len(batch) - len(new)
+            if new:
+                session.send(((e.key, e.value, list(e.headers)) for e in new), sent.add(new))
+                now += len(new)
+        return Sent(now, before)
 
 
 class _Bitmaps:
     """The offsets that were sent to one topic, as one bit each, in buckets like those of the compacted topic."""
 
-    def __init__(self, target_id: str) -> None:
+    def __init__(self, target_id: str, progress: Committed) -> None:
         self._target_id = target_id
         self._bits: dict[tuple[str, int, int], bytearray] = {}
+        # Earlier releases wrote to every partition; a bucket's newest record has all bits of its earlier ones.
+        for records in (progress.elsewhere, progress.records):
+            for key, value in records.items():
+                self._read(key, value)
 
-    def read(self, key: bytes, value: bytes) -> None:
-        """Apply one record of the compacted topic. The record replaces earlier records with the same key."""
+    def _read(self, key: bytes, value: bytes) -> None:
         target_id, topic_id, partition, bucket = json.loads(key)
         if target_id == self._target_id:
-            self._bits[topic_id, partition, bucket] = bytearray(value)
+            bits = self._bits.setdefault((topic_id, partition, bucket), bytearray(BUCKET // 8))
+            bits[:] = (a | b for a, b in zip(bits, value, strict=True))
 
     def has(self, letter: Letter) -> bool:
         """Return True if the letter was sent."""
@@ -279,7 +135,7 @@ class _Bitmaps:
         bits = self._bits.get((letter.topic_id, letter.partition, bucket))
         return bits is not None and bool(bits[place >> 3] & (1 << (place & 7)))
 
-    def add(self, letters: Iterable[Letter]) -> list[tuple[bytes, bytes]]:
+    def add(self, letters: Iterable[Letter]) -> dict[bytes, bytes]:
         """Mark letters as sent.
 
         Return the keys and values of the records that store these marks. These records must be sent in the same
@@ -291,7 +147,7 @@ class _Bitmaps:
             name = letter.topic_id, letter.partition, bucket
             bits = touched[name] = self._bits.setdefault(name, bytearray(BUCKET // 8))
             bits[place >> 3] |= 1 << (place & 7)
-        return [(json.dumps([self._target_id, *name]).encode(), bytes(bits)) for name, bits in touched.items()]
+        return {json.dumps([self._target_id, *name]).encode(): bytes(bits) for name, bits in touched.items()}
 
 
 def _batches(letters: Iterable[Letter]) -> Iterator[list[Letter]]:

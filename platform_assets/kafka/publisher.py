@@ -1,4 +1,4 @@
-"""Transactions that send records and record the progress, for published topics.
+"""Transactions that send records and record the progress, for published topics and for dead letters.
 
 Only Kafka records what was sent: each transaction also writes to a compacted topic, `<topic>.published`. There is one
 transactional id per topic, which fences an earlier publisher. The progress is read only after `init_transactions` has
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,11 @@ from platform_assets.errors import (
     PublishingInterruptedError,
     PublishingProgressLostError,
     PublishingRefusedError,
+    Retryable,
+    Terminal,
 )
-from platform_assets.kafka.client_errors import is_out_of_reach
+from platform_assets.kafka.client_errors import REFUSALS, error_of, is_out_of_reach
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
-from platform_assets.kafka.outbox import REFUSALS, error_of
 from platform_assets.kafka.plain_consumer import consume, plain_consumer
 from platform_assets.kafka.rights import needed
 from platform_assets.model.logs import logger
@@ -108,13 +109,13 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The newest committed record of each key in the progress topic with this id. `elsewhere` has the keys in other
+    """The newest committed record of each key in the progress topic with this id. `elsewhere` has the records in other
     partitions than the one that publishers write to. With `is_open`, a transaction had not ended for readers: Kafka answers a
     commit before readers see it, so records of a committed transaction may be missing."""
 
     topic_id: str = ""
     records: Mapping[bytes, bytes] = field(default_factory=dict)
-    elsewhere: frozenset[bytes] = frozenset()
+    elsewhere: Mapping[bytes, bytes] = field(default_factory=dict)
     is_open: bool = False
 
 
@@ -127,6 +128,16 @@ class Target:
     seconds: float = 60.0
     before_step: Callable[[str], None] = lambda step: None
     """Called with the name of each irreversible step before that step. Tests kill a process at that point."""
+    records: ClassVar[str] = "rows were published"
+    """Description of the progress topic's records, for messages."""
+
+    def refused(self, reason: str, right: str = "", *, is_invalid: bool = False) -> Terminal:
+        """Return the error of a broker that refused a record."""
+        return PublishingRefusedError(self.topic, reason, right, is_invalid=is_invalid)
+
+    def interrupted(self, doing: str, reason: str, *, fenced: bool = False) -> Retryable:
+        """Return the error of a step whose outcome is unknown."""
+        return PublishingInterruptedError(self.topic, doing, reason, fenced=fenced)
 
     @property
     def progress_topic(self) -> str:
@@ -154,7 +165,7 @@ class Target:
         policy = self.cluster.topic_config(self.progress_topic).get("cleanup.policy")
         if policy != "compact":
             raise ConfigurationError(
-                f"topic {self.progress_topic!r} records which rows were published, but would lose this information, because its "
+                f"topic {self.progress_topic!r} records which {self.records}, but would lose this information, because its "
                 f"cleanup.policy is {policy!r}. Set it to compact."
             )
         # The producer would report a refusal of either topic only as purged messages.
@@ -162,7 +173,7 @@ class Target:
             allowed = self.cluster.allowed(topic)
             if allowed is not None and (lacking := wanted - allowed):
                 right = " and ".join(f"`{each}`" for each in sorted(lacking))
-                raise PublishingRefusedError(self.topic, "Topic authorization failed", f"{right} on topic {topic!r}")
+                raise self.refused("Topic authorization failed", f"{right} on topic {topic!r}")
         return found
 
     def require_same(self, found: Topics, recorded: Topics | None) -> None:
@@ -216,9 +227,9 @@ class Target:
         watermarks = {p: found.offset for p, found in self.cluster.high_watermarks(state).items()}
         ends = {p: found.offset for p, found in ends_of(state).items()}
         if set(ends) != set(state.partitions):
-            raise PublishingInterruptedError(self.topic, doing, "not all partitions have a leader")
+            raise self.interrupted(doing, "not all partitions have a leader")
         newest: dict[bytes, bytes] = {}
-        elsewhere: set[bytes] = set()
+        elsewhere: dict[bytes, bytes] = {}
         waiting = {p for p, end in ends.items() if end > 0}
         consumer = plain_consumer(self.cluster.settings, _END_WAIT_MS)
         try:
@@ -227,26 +238,25 @@ class Target:
             while waiting:
                 if time.monotonic() > deadline:
                     reason = f"the end was not reached within {self.seconds:g} s"
-                    raise PublishingInterruptedError(self.topic, doing, reason)
+                    raise self.interrupted(doing, reason)
                 for message in consume(consumer, 500, 0.5):
                     error, key = message.error(), message.key()
                     if error is None:
                         if not isinstance(key, bytes):
                             continue
-                        if message.partition() != _PROGRESS_PARTITION:
-                            elsewhere.add(key)
-                        elif isinstance(value := message.value(), bytes):
-                            newest[key] = value
+                        found = newest if message.partition() == _PROGRESS_PARTITION else elsewhere
+                        if isinstance(value := message.value(), bytes):
+                            found[key] = value
                         else:  # A tombstone: compaction removes the key as well.
-                            newest.pop(key, None)
+                            found.pop(key, None)
                     elif error.code() in REFUSALS:
-                        raise PublishingRefusedError(self.topic, error.str(), needed(error.code(), self.progress_topic))
+                        raise self.refused(error.str(), needed(error.code(), self.progress_topic))
                     elif error.code() == KafkaError._PARTITION_EOF and message.offset() >= ends[message.partition()]:
                         waiting.discard(message.partition())
         finally:
             consumer.close()
         is_open = any(ends[p] < watermark for p, watermark in watermarks.items())
-        return Committed(state.topic_id, newest, frozenset(elsewhere), is_open)
+        return Committed(state.topic_id, newest, elsewhere, is_open)
 
     def settled_ends(self, topic: str = "") -> dict[int, int]:
         """Return the end of each partition of the topic, or of another one, once all records before it are committed or
@@ -259,7 +269,7 @@ class Target:
                 return ends
             if time.monotonic() > deadline:
                 reason = "a transaction on the topic has not ended, or a partition has no leader"
-                raise PublishingInterruptedError(self.topic, "reading what the topic holds", reason)
+                raise self.interrupted("reading what the topic holds", reason)
             time.sleep(_PAUSE)
 
     @contextmanager
@@ -279,9 +289,9 @@ class Target:
                     ),
                 }
                 right, is_invalid = rights.get(error.code(), ""), error.code() == KafkaError.INVALID_RECORD
-                raise PublishingRefusedError(self.topic, error.str(), right, is_invalid=is_invalid) from e
+                raise self.refused(error.str(), right, is_invalid=is_invalid) from e
             fenced = error.code() in _FENCED
-            raise PublishingInterruptedError(self.topic, doing, error.str(), fenced=fenced) from e
+            raise self.interrupted(doing, error.str(), fenced=fenced) from e
 
 
 @dataclass(frozen=True)
@@ -402,7 +412,7 @@ class Session:
                 if self.failures:
                     self.producer.commit_transaction(self.target.seconds)  # It fails, and names the cause.
                 reason = "Kafka did not report the offsets of all records"
-                raise PublishingInterruptedError(self.target.topic, "a transaction", reason)
+                raise self.target.interrupted("a transaction", reason)
             batch.spans = tuple(span for span in spans if span is not None)
 
     def _produce_one(self, topic: str, value: bytes | None, key: bytes | None, **given: Any) -> None:

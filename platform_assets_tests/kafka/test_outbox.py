@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions
 
 from platform_assets.demo.topic_log import await_decided
 from platform_assets.errors import (
@@ -24,6 +26,7 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.outbox import BUCKET, SUFFIX, Letter, Outbox, Sent
 from platform_assets_tests.support.doomed_sender import letters
 from testbed.clients import client_settings, librdkafka
+from testbed.loads import wait_until
 
 if TYPE_CHECKING:
     from platform_assets_tests.conftest import Broker, TopicMaker
@@ -114,7 +117,7 @@ def test_of_two_senders_the_later_one_goes_on_and_the_other_commits_nothing(brok
         if step == "commit":
             assert outbox(broker, target).send(everything) == Sent(20, 0)
 
-    with pytest.raises(SendingInterruptedError, match=r"were not all sent .* Run it again to send the others"):
+    with pytest.raises(SendingInterruptedError, match=r"another sender has taken over.* Run it again"):
         outbox(broker, target, before_step=overtake).send(everything)
     assert committed(broker, target) == as_messages(everything)
     assert outbox(broker, target).send(everything) == Sent(0, 20)
@@ -127,6 +130,28 @@ def test_letters_are_told_apart_by_topic_id_partition_and_offset(broker: Broker,
     assert outbox(broker, target).send(each[::2]) == Sent(8, 0)
     assert outbox(broker, target).send(each) == Sent(8, 8)
     assert outbox(broker, target).send(each) == Sent(0, 16)
+
+
+def test_progress_of_earlier_releases_counts_in_each_partition(broker: Broker, topic: TopicMaker) -> None:
+    target, cluster = topic(), Cluster.connect(client_settings(broker.bootstrap))
+    progress = f"{target}{SUFFIX}"
+    cluster.create_topic(progress, {"cleanup.policy": "compact"})
+    broker.admin.create_partitions([NewPartitions(progress, 3)])[progress].result(30)
+    wait_until("there are three partitions", lambda: len(cluster.topic(progress).partitions) == 3)
+    one, two = (Letter("a", 0, offset, None, b"x", ()) for offset in (1, 2))
+    assert outbox(broker, target).send([one]) == Sent(1, 0)
+    key = json.dumps([cluster.topic(target).topic_id, "a", 0, 0]).encode()
+    producer = Producer(librdkafka(broker.bootstrap))
+    producer.produce(progress, (1 << 2).to_bytes(BUCKET // 8, "little"), key, 2)
+    producer.flush(30)
+    assert outbox(broker, target).send([one, two]) == Sent(0, 2)
+
+
+def test_a_letter_without_a_key_for_a_compacted_topic_is_refused(broker: Broker, topic: TopicMaker) -> None:
+    target = topic(config={"cleanup.policy": "compact"})
+    with pytest.raises(SendingRefusedError, match="takes no record without a key: name a topic that is not compacted"):
+        outbox(broker, target).send([Letter("a", 0, 1, None, b"x", ())])
+    assert outbox(broker, target).send([Letter("a", 0, 1, b"key", b"x", ())]) == Sent(1, 0)
 
 
 def test_a_letter_too_large_for_the_topic_is_refused_and_goes_once_it_may(broker: Broker, topic: TopicMaker) -> None:
