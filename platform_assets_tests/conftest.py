@@ -68,8 +68,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(schedule.Durations(Path(durations) if durations else None))
         if repeatable := os.environ.pop(schedule.REPEATABLE_VARIABLE, None):
             config.pluginmanager.register(schedule.Repeatable(Path(repeatable)))
-    # The services of tests live for minutes: the optimizing compiler would cost them more than it saves.
-    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+    # The services of tests live for minutes: the optimizing compiler would cost them more than it saves. Without it, Java
+    # reserves only 48 MB for compiled code, which Spark fills within two minutes: after that, Java compiles nothing.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
     if parts.LAYOUT.chosen() == "partitioned":
         session = ExitStack()
         session.enter_context(layouts.new_tables_are("partitioned"))
