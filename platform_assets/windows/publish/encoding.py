@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 
 from platform_assets.errors import ConfigurationError, UnpublishableRowError, UnpublishableTombstoneError
 from platform_assets.kafka.publisher import Headers, Placed, Record
-from platform_assets.kernels.published import join_columns, partitions_of
 from platform_assets.lake.decoded_table import KEY, KEY_RESCUED, RESCUED, TOMBSTONE
 from platform_assets.lake.parquet import python_values
 from platform_assets.model.derived import DerivedRef
@@ -92,6 +91,8 @@ def hidden_in(table: StateRef | DerivedRef) -> frozenset[str]:
 def partitions(keys: pa.LargeBinaryArray, rows: pa.Table, number: int) -> npt.NDArray[np.int32]:
     """Return the partition of each record out of `number`: for records with a key, that of Kafka's Java client. Records
     without a key stay together in groups of up to 256 by the position of their rows, so that batches are full."""
+    from platform_assets.kernels.published import partitions_of
+
     found = np.empty(len(keys), np.int32)
     _, bounds, data = keys.buffers()
     edges = np.frombuffer(bounds, np.int64, keys.offset + len(keys) + 1)[keys.offset :] if len(keys) else _NO_LONGS
@@ -339,6 +340,8 @@ def _compact(value: Any) -> str:
 
 def _joined(columns: Sequence[pa.ChunkedArray], openings: Sequence[str], rows: int) -> pa.LargeBinaryArray:
     """Return the texts of columns joined row by row, each after its opening, and the last opening at the end."""
+    from platform_assets.kernels.published import join_columns
+
     if not rows:
         return pa.array([], pa.large_binary())
     texts = pa.concat_arrays([chunk.cast(pa.string()) for column in columns for chunk in column.chunks])
