@@ -6,7 +6,18 @@ import importlib
 import sys
 from typing import Final
 
-_MODULES: Final = ("arrow", "avro", "conversion", "csv", "hashing", "json_texts", "records", "text", "typed_hashing")
+_MODULES: Final = (
+    "arrow",
+    "avro",
+    "conversion",
+    "csv",
+    "hashing",
+    "json_texts",
+    "published",
+    "records",
+    "text",
+    "typed_hashing",
+)
 
 
 def main() -> None:
