@@ -148,19 +148,25 @@ def test_records_without_a_place_are_a_warning(tmp_path: Path, instance: dg.Dags
     assert "partition 0 offset 1" in (found.description or "")
 
 
-def test_a_truncate_is_an_error_of_a_check_that_blocks_nothing(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_truncate_of_several_partitions_is_an_error_of_a_check_that_blocks_nothing(
+    tmp_path: Path, instance: dg.DagsterInstance, partitions: int
+) -> None:
     events_of = FormatSpec("debezium", {"schema": "id BIGINT"})
     topic = DecodedTopic(
         tmp_path / "lake", "orders", DecodeDeclaration(events_of, FormatSpec("json", events_of.options))
     )
-    topic.state = StateDeclaration(("id",), deletes="debezium")
+    topic.state, topic.partitions = StateDeclaration(("id",), deletes="debezium"), partitions
     (key,) = topic.load([Keyed(b'{"id": 1}', event("c", after={"id": 1})), Keyed(None, event("t"))])
     topic.decode()
     result = materialize(topic, instance, key)
     assert result.success
     found = {e.check_name: e for e in result.get_asset_check_evaluations()}[checks.PLACED]
+    if partitions == 1:
+        assert found.passed
+        return
     assert (found.passed, found.severity, found.blocking) == (False, dg.AssetCheckSeverity.ERROR, False)
-    assert "partition 0 offset 1" in (found.description or "")
+    assert "partition 1 offset 0" in (found.description or "")
     assert "DELETE instead of TRUNCATE" in (found.description or "")
 
 

@@ -291,7 +291,7 @@ def _run(copy: Path, tests: Sequence[str], marks: str, seconds: float) -> tuple[
     command += ["--basetemp", str(base), "-m", marks, f"@{arguments}"]
     with subprocess.Popen(
         command, cwd=copy, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(copy)},
+        env={**os.environ, "PYTHONPATH": str(copy), "PYTEST_ADDOPTS": ""},
     ) as process:  # fmt: skip
         try:
             # A mutant can make a test wait for ever. Nothing but that takes so much longer than before.
