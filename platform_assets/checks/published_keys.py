@@ -1,14 +1,60 @@
-"""Evidence that a topic holds the rows of a table without windows: for each key, its newest record is the key's row."""
+"""Evidence that a topic holds the rows of a table without windows: for each key, its newest record is the key's row.
+
+The publisher's own encoder makes the expected records; of a sample, `published_values` judges keys, values and headers
+without it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappush, heapreplace
+from typing import Any, Final
+from zlib import crc32
+
+import pyarrow as pa
 
 from platform_assets.checks.published import Evidence
+from platform_assets.checks.published_values import Sampled, of_row, python_rows
 from platform_assets.errors import ConfigurationError, PublishingInterruptedError
 from platform_assets.kafka.publisher import committed_records
 from platform_assets.windows.publish.keyed import Held, Identity, KeyedPublisher, Rank, digest_of, note
+
+_JUDGED: Final = 256
+"""Number of keys whose records are judged without the publisher's encoder."""
+
+
+@dataclass
+class _Sample:
+    """The newest records of the keys with the lowest checksums, and what is wrong with those that were judged."""
+
+    records: dict[bytes, tuple[Rank, Sampled]] = field(default_factory=dict)
+    judged: int = 0
+    problems: list[str] = field(default_factory=list)
+    _chosen: list[tuple[int, bytes]] = field(default_factory=list)
+
+    def add(self, rank: Rank, record: Sampled) -> None:
+        """Keep a record if its key is in the sample, and no record of the key is newer."""
+        key, order = record[0] or b"", crc32(record[0] or b"")
+        if key in self.records:
+            if self.records[key][0] > rank:
+                return
+        elif len(self._chosen) < _JUDGED:
+            heappush(self._chosen, (-order, key))
+        elif order < -self._chosen[0][0]:
+            del self.records[heapreplace(self._chosen, (-order, key))[1]]
+        else:
+            return
+        self.records[key] = rank, record
+
+    def judge(self, publisher: KeyedPublisher, rows: pa.RecordBatch, keys: Sequence[bytes | None]) -> None:
+        """Judge the records of those rows whose keys, according to the publisher, are in the sample."""
+        places = pa.array([n for n, key in enumerate(keys) if key in self.records], pa.int64())
+        types, hidden = dict(zip(rows.schema.names, rows.schema.types, strict=True)), publisher.hidden
+        for n, row in zip(places.to_pylist(), python_rows(pa.Table.from_batches([rows]).take(places)), strict=True):
+            self.judged += 1
+            name = f"the row with key {ascii(keys[n])[:60]}"
+            self.problems += of_row(publisher.declaration, row, types, self.records[keys[n] or b""][1], hidden, name)
 
 
 def gather(publisher: KeyedPublisher, progress: Callable[[str], None] = lambda text: None) -> Evidence:
@@ -30,7 +76,7 @@ def gather(publisher: KeyedPublisher, progress: Callable[[str], None] = lambda t
     compacted = "compact" in (publisher.cluster.topic_config(d.topic).get("cleanup.policy") or "")
     ranks: set[Rank] = set()
     versions: set[str] = set()
-    held = Held({})
+    held, sample = Held({}), _Sample()
     for partition in state.partitions:
         progress(f"reading partition {partition} of topic {d.topic}")
         here: dict[bytes, tuple[Rank, bytes | None]] = {}
@@ -49,6 +95,8 @@ def gather(publisher: KeyedPublisher, progress: Callable[[str], None] = lambda t
                     number, ordinal = identity.rank
                     found.object_to(f"record {ordinal} of publication {number} is on the topic twice")
                 ranks.add(identity.rank)
+                if identity.table == d.table.name:
+                    sample.add(identity.rank, (message.key(), message.value(), message.headers() or ()))
                 versions.add(identity.version)
         held.add(here)
     found.windows = len(versions)
@@ -60,7 +108,7 @@ def gather(publisher: KeyedPublisher, progress: Callable[[str], None] = lambda t
         found.not_read.append("the newest version of the table is not published completely")
         return found
     try:
-        version, rows = publisher.rows()
+        version, rows = publisher.rows(lambda batch, keys: sample.judge(publisher, batch, keys))
     except ConfigurationError as e:
         found.object_to(str(e))
         return found
@@ -68,6 +116,9 @@ def gather(publisher: KeyedPublisher, progress: Callable[[str], None] = lambda t
         found.not_read.append("the table has changed meanwhile")
         return found
     _compare(found, {key: digest_of(*row) for key, row in rows.items()}, held.live())
+    found.judged = sample.judged
+    for problem in sample.problems:
+        found.object_to(problem)
     return found
 
 

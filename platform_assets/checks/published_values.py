@@ -11,7 +11,7 @@ import math
 import struct
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from platform_assets.lake.decoded_table import KEY, TOMBSTONE
 from platform_assets.lake.location import Folder
+from platform_assets.lake.parquet import python_values
 from platform_assets.model.publishing import HEADER, Part, PublishDeclaration
 
 Sampled = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
@@ -27,6 +28,7 @@ Sampled = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
 _HIDDEN: Final = frozenset(
     ["topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_timestamp_type", "window"]
 )
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNREADABLE: Final = (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError)
 
 
@@ -43,32 +45,48 @@ def disagreements(
     """Yield a sentence for each record that does not have the content of its row. `hidden` are further columns that a JSON
     object only has if they are declared."""
     types = {f.name: f.type for f in rows.schema}
-    for row in rows.to_pylist():
+    for row in python_rows(rows):
         at = (row["kafka_partition"], row["kafka_offset"])
-        if (record := records.get(at)) is None:
-            continue
-        key, value, headers = record
-        is_tombstone = row.get(TOMBSTONE)
-        if is_tombstone and declaration.key is not None:
-            row |= _from_record_key(declaration.key, row)
-        right_value = (
-            value is None if is_tombstone else _is_part(declaration, declaration.value, row, types, value, hidden)
-        )
-        if not right_value:
-            yield f"the value {_shown(value)} is not that of row {at}"
-        right_key = (
-            key is None if declaration.key is None else _is_part(declaration, declaration.key, row, types, key, hidden)
-        )
-        if not right_key:
-            yield f"the key {_shown(key)} is not that of row {at}"
-        given = [(name, text) for name, text in headers if name != HEADER]
-        names = [name for name, _ in declaration.headers]
-        if [name for name, _ in given] != names:
-            yield f"the headers of row {at} are {', '.join(name for name, _ in given)}"
-            continue
-        for (name, column), (_, text) in zip(declaration.headers, given, strict=True):
-            if not _is_text(declaration, text, row[column], types[column]):
-                yield f"the header {name} has {_shown(text)}, which is not that of row {at}"
+        if (record := records.get(at)) is not None:
+            yield from of_row(declaration, row, types, record, _HIDDEN | hidden, f"row {at}")
+
+
+def python_rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield rows as Python values, with Arrow's numbers for dates and times outside the years 1 to 9999."""
+    columns = [python_values(column.combine_chunks()) for column in rows.columns]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(rows.column_names, values, strict=True))
+
+
+def of_row(
+    declaration: PublishDeclaration,
+    row: dict[str, Any],
+    types: Mapping[str, pa.DataType],
+    record: Sampled,
+    hidden: frozenset[str],
+    name_of_row: str,
+) -> Iterator[str]:
+    """Yield a sentence for each part of a record that does not have the content of a row. `types` are those of the columns,
+    and `hidden` are the columns that a JSON object only has if they are declared."""
+    key, value, headers = record
+    is_tombstone = row.get(TOMBSTONE)
+    if is_tombstone and declaration.key is not None:
+        row = row | _from_record_key(declaration.key, row)
+    right_value = value is None if is_tombstone else _is_part(declaration, declaration.value, row, types, value, hidden)
+    if not right_value:
+        yield f"the value {_shown(value)} is not that of {name_of_row}"
+    right_key = (
+        key is None if declaration.key is None else _is_part(declaration, declaration.key, row, types, key, hidden)
+    )
+    if not right_key:
+        yield f"the key {_shown(key)} is not that of {name_of_row}"
+    given = [(name, text) for name, text in headers if name != HEADER]
+    if [name for name, _ in given] != [name for name, _ in declaration.headers]:
+        yield f"the headers of {name_of_row} are {', '.join(name for name, _ in given)}"
+        return
+    for (name, column), (_, text) in zip(declaration.headers, given, strict=True):
+        if not _is_text(declaration, text, row[column], types[column]):
+            yield f"the header {name} has {_shown(text)}, which is not that of {name_of_row}"
 
 
 def _from_record_key(part: Part, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +110,7 @@ def _is_part(
 ) -> bool:
     if part.format != "json":
         return _is_text(d, given, row[part.columns[0]], types[part.columns[0]])
-    names = list(part.columns) or [name for name in types if name not in _HIDDEN | hidden]
+    names = list(part.columns) or [name for name in types if name not in hidden]
     try:
         found = json.loads(given or b"", parse_float=_Literal, parse_int=_Literal, object_pairs_hook=_Object)
     except _UNREADABLE:
@@ -104,6 +122,7 @@ def _is_part(
 
 def _is_text(d: PublishDeclaration, given: bytes | None, value: Any, kind: pa.DataType) -> bool:
     """Return True if bytes are a value as text, without the quotes that JSON would have."""
+    value = _near(value, kind)
     if value is None or given is None:
         return value is None and given is None
     if isinstance(value, bytes):
@@ -142,6 +161,7 @@ def _is_decimal(text: str, value: Decimal) -> bool:
 
 def _is_same(d: PublishDeclaration, found: Any, value: Any, kind: pa.DataType) -> bool:
     """Return True if parsed JSON is this value of a row."""
+    value = _near(value, kind)
     if value is None:
         return found is None
     if isinstance(value, float) and not math.isfinite(value):
@@ -151,6 +171,16 @@ def _is_same(d: PublishDeclaration, found: Any, value: Any, kind: pa.DataType) -
         return judge(d, found, value, kind)
     except (StopIteration, *_UNREADABLE):
         return False
+
+
+def _near(value: Any, kind: pa.DataType) -> Any:
+    """Return a time that is a number, because JSON does not have it, as NaN; and any other value as it is."""
+    if type(value) is not int or not pa.types.is_timestamp(kind):
+        return value
+    try:
+        return _EPOCH + timedelta(microseconds=value)
+    except OverflowError:
+        return math.nan
 
 
 def _is_float(d: PublishDeclaration, found: Any, value: float, kind: pa.DataType) -> bool:

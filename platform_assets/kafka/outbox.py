@@ -16,7 +16,10 @@ from typing import ClassVar, Final
 from platform_assets.errors import ConfigurationError, SendingInterruptedError, SendingRefusedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.publisher import Committed, Target
+from platform_assets.model.logs import logger
 from platform_assets.model.names import checked_topic
+
+_log = logger(__name__)
 
 SUFFIX: Final = ".sent"
 BUCKET: Final = 8192
@@ -119,13 +122,21 @@ class _Bitmaps:
         self._target_id = target_id
         self._bits: dict[tuple[str, int, int], bytearray] = {}
         # Earlier releases wrote to every partition; a bucket's newest record has all bits of its earlier ones.
-        for records in (progress.elsewhere, progress.records):
-            for key, value in records.items():
-                self._read(key, value)
+        for (_, key), value in progress.elsewhere.items():
+            self._read(key, value)
+        for key, value in progress.records.items():
+            self._read(key, value)
 
     def _read(self, key: bytes, value: bytes) -> None:
-        target_id, topic_id, partition, bucket = json.loads(key)
-        if target_id == self._target_id:
+        try:
+            target_id, topic_id, partition, bucket = json.loads(key)
+        except (ValueError, TypeError, RecursionError):
+            target_id = None
+        if target_id is None or len(value) != BUCKET // 8:
+            _log.warning(
+                "a record in the progress of sent dead letters is not the platform's, and does not count: %a", key[:60]
+            )
+        elif target_id == self._target_id:
             bits = self._bits.setdefault((topic_id, partition, bucket), bytearray(BUCKET // 8))
             bits[:] = (a | b for a, b in zip(bits, value, strict=True))
 

@@ -109,13 +109,14 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The newest committed record of each key in the progress topic with this id. `elsewhere` has the records in other
-    partitions than the one that publishers write to. With `is_open`, a transaction had not ended for readers: Kafka answers a
-    commit before readers see it, so records of a committed transaction may be missing."""
+    """The newest committed record of each key in the progress topic with this id. `elsewhere` has the newest records in
+    other partitions than the one that publishers write to, by partition and key. With `is_open`, a transaction had not
+    ended for readers: Kafka answers a commit before readers see it, so records of a committed transaction may be
+    missing."""
 
     topic_id: str = ""
     records: Mapping[bytes, bytes] = field(default_factory=dict)
-    elsewhere: Mapping[bytes, bytes] = field(default_factory=dict)
+    elsewhere: Mapping[tuple[int, bytes], bytes] = field(default_factory=dict)
     is_open: bool = False
 
 
@@ -229,7 +230,7 @@ class Target:
         if set(ends) != set(state.partitions):
             raise self.interrupted(doing, "not all partitions have a leader")
         newest: dict[bytes, bytes] = {}
-        elsewhere: dict[bytes, bytes] = {}
+        elsewhere: dict[tuple[int, bytes], bytes] = {}
         waiting = {p for p, end in ends.items() if end > 0}
         consumer = plain_consumer(self.cluster.settings, _END_WAIT_MS)
         try:
@@ -244,11 +245,13 @@ class Target:
                     if error is None:
                         if not isinstance(key, bytes):
                             continue
-                        found = newest if message.partition() == _PROGRESS_PARTITION else elsewhere
-                        if isinstance(value := message.value(), bytes):
-                            found[key] = value
+                        partition, value = message.partition(), message.value()
+                        if partition != _PROGRESS_PARTITION:
+                            elsewhere[partition, key] = value if isinstance(value, bytes) else b""
+                        elif isinstance(value, bytes):
+                            newest[key] = value
                         else:  # A tombstone: compaction removes the key as well.
-                            found.pop(key, None)
+                            newest.pop(key, None)
                     elif error.code() in REFUSALS:
                         raise self.refused(error.str(), needed(error.code(), self.progress_topic))
                     elif error.code() == KafkaError._PARTITION_EOF and message.offset() >= ends[message.partition()]:

@@ -143,6 +143,8 @@ def test_progress_of_earlier_releases_counts_in_each_partition(broker: Broker, t
     key = json.dumps([cluster.topic(target).topic_id, "a", 0, 0]).encode()
     producer = Producer(librdkafka(broker.bootstrap))
     producer.produce(progress, (1 << 2).to_bytes(BUCKET // 8, "little"), key, 2)
+    for foreign in (b"foreign", b"[" * 100_000, b'["a"]', key):
+        producer.produce(progress, b"foreign", foreign, 1)
     producer.flush(30)
     assert outbox(broker, target).send([one, two]) == Sent(0, 2)
 

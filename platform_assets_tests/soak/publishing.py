@@ -42,9 +42,10 @@ from testbed.clients import client_settings, librdkafka
 from testbed.loads import committed, wait_until
 
 Disturbance = Literal["kill", "takeover", "timeout", "broker", "lost answer", "frozen broker", "hanging"]
-"""What happens to a publisher: it is killed; another one starts beside it; it pauses until the broker has ended its
-transaction; the broker is killed and started again; a request or its answer is lost; the broker is frozen for a while; a
-transaction of another program stays open on the topic."""
+"""What happens while a publisher runs. kill: SIGKILL; takeover: a second publisher starts; timeout: the publisher pauses
+until the broker aborts its transaction; broker: the broker is killed and started again; lost answer: the connection loses
+a request or its answer; frozen broker: the broker is suspended for a few seconds; hanging: another program leaves a
+transaction open on the topic."""
 DISTURBANCES: Final[tuple[Disturbance, ...]] = get_args(Disturbance)
 STEPS: Final = ("first", "flush", "commit", "next")
 WINDOWS: Final = 12
@@ -114,7 +115,7 @@ def run(seed: int, rounds: int, root: Path, chosen: Sequence[Disturbance] = DIST
 
 
 class Child:
-    """A publisher in a separate process, which waits before each step until it is told to go on."""
+    """A publisher in a separate process. It waits for permission before each step."""
 
     def __init__(self, work: Mapping[str, Any]) -> None:
         self._process = subprocess.Popen(
@@ -359,7 +360,7 @@ class _Topic:
         for place, states in self._states.items():
             sent = seen.pop(b"%d/%d" % place, [])
             assert is_faithful(sent, states), f"the topic has {sent} for {place}, whose values were {states}"
-        assert not seen, f"the topic has records that nobody sent: {list(seen)[:5]}"
+        assert not seen, f"the topic has keys that no row has: {list(seen)[:5]}"
         evidence = gather(publisher)
         assert evidence.passed, evidence.problems
         assert not evidence.not_read, evidence.not_read

@@ -27,7 +27,8 @@ from platform_assets.lake.location import Folder
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.logs import logger
 from platform_assets.model.publishing import HEADER, PublishDeclaration
-from platform_assets.windows.publish.encoding import Encoder
+from platform_assets.model.tables import TableRef
+from platform_assets.windows.publish.encoding import Encoder, hidden_in
 from platform_assets.windows.publish.progress import Kind, Plan, Published
 
 _log = logger(__name__)
@@ -41,6 +42,8 @@ _VERSION: Final = 1
 Rank = tuple[int, int]
 """Number of a publication, and ordinal of a record in it: later records of a key have a higher rank."""
 Change = tuple[Kind, bytes, bytes | None, Headers]
+Rows = dict[bytes, tuple[bytes, Headers]]
+"""Value and declared headers of each row, by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +237,12 @@ class KeyedPublisher:
             identity = Identity(self.declaration.table.name, version, (number, n), kind)
             yield key, value, [*headers, (HEADER, identity.to_bytes())]
 
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The columns that a JSON object has only if the declaration names them."""
+        table = self.declaration.table
+        return frozenset() if isinstance(table, TableRef) else hidden_in(table)
+
     def version(self) -> str | None:
         """Return a name of the table's newest version; None if the table does not exist yet."""
         return self.version_of(self.declaration, self.ledger)
@@ -246,18 +255,21 @@ class KeyedPublisher:
             return None
         return _name(folder, folder.delta())
 
-    def rows(self) -> tuple[str, dict[bytes, tuple[bytes, Headers]]]:
-        """Return the newest version, and value and declared headers of each row, by key. Raises ConfigurationError if
+    def rows(self, see: Callable[[pa.RecordBatch, Sequence[bytes | None]], None] | None = None) -> tuple[str, Rows]:
+        """Return the newest version, and value and declared headers of each row, by key. `see` is called with rows, in all
+        of their columns, and their keys. Raises ConfigurationError if
         two rows have the same key, or one has none, and PublishingInterruptedError if files of this version are deleted
         meanwhile."""
         d = self.declaration
         folder = self.ledger.lake.table(d.table)
         delta = folder.delta()
         encoder = self._encoder(delta)
-        found: dict[bytes, tuple[bytes, Headers]] = {}
+        found: Rows = {}
         number = 0
-        for batch in self._batches(folder, delta, encoder.columns):
+        for batch in self._batches(folder, delta, encoder.columns if see is None else None):
             encoded = encoder.encode(pa.Table.from_batches([batch]))
+            if see is not None:
+                see(batch, encoded.keys)
             headers: Sequence[Headers] = encoded.headers or [[]] * len(encoded)
             for key, value, declared in zip(encoded.keys, encoded.values, headers, strict=True):
                 if value is None:
@@ -276,7 +288,7 @@ class KeyedPublisher:
             )
         return _name(folder, delta), found
 
-    def _batches(self, folder: Folder, delta: DeltaTable, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, folder: Folder, delta: DeltaTable, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
         try:
             with folder.reading():
                 for each in datasets.of(delta).to_batches(columns=columns, batch_size=_SLICE):

@@ -423,7 +423,7 @@ class Publisher:
                 "topic %s has %d records of other programs, which do not count, such as %.100r",
                 target.progress_topic, len(foreign), foreign[0],
             )  # fmt: skip
-        if any((parsed_key(name) or ())[:2] == (topic_id, d.windowed.name) for name in committed.elsewhere):
+        if any((parsed_key(name) or ())[:2] == (topic_id, d.windowed.name) for _, name in committed.elsewhere):
             cause = "it has such records in several partitions, so their order is unknown"
             raise PublishingProgressLostError(d.topic, target.progress_topic, cause)
         if pins.topics is not None and pins.topics.target == topic_id and pins.table == d.windowed:

@@ -55,6 +55,19 @@ def test_a_judge_without_the_encoder_agrees(decimals: str) -> None:
         assert list(disagreements(each.declaration, placed, sampled, frozenset())) == []
 
 
+def test_times_after_the_year_9999_are_judged_where_they_are_published_and_where_not() -> None:
+    far = pa.array([253_402_300_800_000_000, 0], pa.timestamp("us", "UTC"))
+    rows = pa.table({"n": pa.array([1, 2], pa.int64()), "at": far, "kafka_timestamp": far})
+    each = encoder(rows, value=Part("json", ("n", "at")), headers=(("at", "at"),), non_finite="null")
+    encoded = each.encode(rows)
+    assert encoded.values == [b'{"n":1,"at":null}', b'{"n":2,"at":"1970-01-01T00:00:00.000000Z"}']
+    assert encoded.headers is not None
+    records: Any = {(0, n): (None, encoded.values[n], encoded.headers[n]) for n in range(2)}
+    assert list(disagreements(each.declaration, with_places(rows), records, frozenset())) == []
+    wrong: Any = records | {(0, 0): records[0, 1], (0, 1): (None, b'{"n":2,"at":null}', encoded.headers[1])}
+    assert len(list(disagreements(each.declaration, with_places(rows), wrong, frozenset()))) == 3
+
+
 def with_places(rows: pa.Table) -> pa.Table:
     numbers = range(rows.num_rows)
     placed = rows.append_column("kafka_partition", pa.array([0] * rows.num_rows, pa.int32()))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from deltalake import DeltaTable, write_deltalake
@@ -30,6 +31,7 @@ from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.model.tables import StateRef
 from platform_assets.orchestration import published
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
+from platform_assets.windows.publish import encoding
 from platform_assets.windows.publish.keyed import Change, KeyedPublisher, difference, digest_of, parts
 from platform_assets_tests.support.streams import create_again
 from testbed.clients import client_settings, librdkafka
@@ -105,6 +107,24 @@ def test_changes_are_published_once_and_deleted_keys_become_tombstones(
     create_again(broker, target)
     assert each.run().records == 10
     assert held(broker, target)[0] == as_records(second)
+
+
+@pytest.mark.broker
+def test_a_sample_is_judged_without_the_encoder(
+    broker: Broker, topic: TopicMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = publisher(broker, tmp_path, topic(partitions=2))
+    write(tmp_path, {1: "one", 2: "two", 3: None})
+    each.run()
+    write(tmp_path, {1: "one", 2: "TWO", 3: None, 4: "four"})
+    each.run()
+    assert ((found := gather(each)).judged, found.problems) == (4, [])
+    strings = encoding._strings
+    monkeypatch.setattr(encoding, "_strings", lambda column: strings(pc.utf8_upper(column)))
+    write(tmp_path, {1: "one", 2: "TWO", 3: None})
+    each.run()
+    (problem,) = gather(each).problems
+    assert problem == 'the value b\'{"id":1,"text":"ONE"}\' is not that of the row with key b\'1\''
 
 
 @pytest.mark.broker

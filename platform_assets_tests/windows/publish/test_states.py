@@ -71,7 +71,7 @@ class Log:
     transactions: list[list[Record]] = field(default_factory=list)
     records: dict[bytes, bytes] = field(default_factory=dict)
     progress_id: str = "P"
-    elsewhere: dict[bytes, bytes] = field(default_factory=dict)
+    elsewhere: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
     left: int = -1
 
     starts: dict[int, int] = field(default_factory=lambda: {0: 0, 1: 0})
@@ -327,7 +327,7 @@ def test_progress_that_the_lake_has_seen_and_kafka_lost_is_an_error(tmp_path: Pa
     elif lost == "created again":
         log.progress_id, log.records = "Q", {}
     else:
-        log.elsewhere = dict(log.records)
+        log.elsewhere = {(1, key): value for key, value in log.records.items()}
     for attempt in (publisher(made, log).run, publisher(made, log).plan):
         with pytest.raises(PublishingProgressLostError, match=r"Delete topic 'target' and create it again"):
             attempt()
