@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from platform_assets.engines.columnar.engine import ColumnarEngine
-from platform_assets.engines.shared.session import SharedSession, connect, end
+from platform_assets.engines.shared.session import SharedSession, connect, end, set_up_client
 from platform_assets.engines.shared.worker import CODE
 from platform_assets.lake.location import Lake
 from platform_assets.services import platform, spark_server
@@ -102,6 +102,8 @@ def test_processes_with_the_same_code_and_lake_share_warm_workers_and_others_do_
 ) -> None:
     """When a process ends, the session continues for other processes. A process with other code, for example after an
     upgrade, never gets the workers of this session."""
+    from pyspark.sql import SparkSession
+
     first, second = joined(spark_remote, tmp_path, "code"), joined(spark_remote, tmp_path, "code")
     assert first == second
     upgraded, another = joined(spark_remote, tmp_path, "newer code"), joined(spark_remote, tmp_path / "another", "code")
@@ -110,7 +112,9 @@ def test_processes_with_the_same_code_and_lake_share_warm_workers_and_others_do_
     # A private session in the same process is separate: ending it does not affect the shared one.
     shared = SharedSession(spark_remote, Lake.at(tmp_path), "code")
     assert shared.session().session_id == first[0]
-    own = connect(spark_remote)
+    # Not by `connect`, which joins a session that other tests of this process use.
+    own: Any = SparkSession.builder.remote(spark_remote).create()
+    set_up_client(own)
     assert own.session_id != first[0]
     end(own)
     assert shared.session().range(3).count() == 3
