@@ -1255,6 +1255,17 @@ class PublishingRefusedError(Terminal):
         )
 
 
+class PublishingBlockedError(Terminal):
+    """A blocking check of the table failed after the sensor requested the run, and nothing more was published."""
+
+    def __init__(self, topic: str, table: str, checks: Sequence[str]) -> None:
+        self.topic, self.table, self.checks = topic, table, checks
+        super().__init__(
+            f"published/{topic}: a check of {table} fails: {', '.join(checks)}. Follow that check's remedy, and the sensor requests "
+            f"another run; or, to publish the rows as they are, run `platform-assets publish {topic}`."
+        )
+
+
 class PublishingProgressLostError(Terminal):
     """The topic that records which rows were published no longer has that information."""
 

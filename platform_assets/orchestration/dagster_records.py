@@ -307,14 +307,18 @@ def blocked_by(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey])
     return any(not e.passed and e.severity == dg.AssetCheckSeverity.ERROR for _, e in found)
 
 
-def failing_checks(context: dg.SensorEvaluationContext, assets: Collection[dg.AssetKey]) -> list[str]:
-    """Return the names of blocking checks of these assets that fail. The sensor's code location has to define them."""
+def blocking_checks(context: dg.SensorEvaluationContext, assets: Collection[dg.AssetKey]) -> list[dg.AssetCheckKey]:
+    """Return the blocking checks of these assets that the sensor's code location defines."""
     repository = context.repository_def
     if repository is None:
         return []
     graph = repository.asset_graph
-    keys = [k for k in graph.asset_check_keys if k.asset_key in assets and graph.get_check_spec(k).blocking]
-    return [f"{k.asset_key.to_user_string()} {k.name}" for k in keys if blocked_by(context.instance, [k])]
+    return [k for k in graph.asset_check_keys if k.asset_key in assets and graph.get_check_spec(k).blocking]
+
+
+def failing(instance: dg.DagsterInstance, checks: Iterable[dg.AssetCheckKey]) -> list[str]:
+    """Return the names of those blocking checks that fail."""
+    return [f"{k.asset_key.to_user_string()} {k.name}" for k in checks if blocked_by(instance, [k])]
 
 
 def named_in(run: dg.DagsterRun, topic: str) -> RunWindows:

@@ -257,7 +257,8 @@ def tick(
     # Runs that somebody launched do not have the tag, but name the asset.
     if any(run.tags.get(TAG) == tags[TAG] or own in (run.asset_selection or ()) for run in under_way):
         return dg.SensorResult(skip_reason="a run is under way", cursor=cursor)
-    if blocked := dagster_records.failing_checks(context, [asset_key(each) for each in parsed.inputs]):
+    checks = dagster_records.blocking_checks(context, [asset_key(each) for each in parsed.inputs])
+    if blocked := dagster_records.failing(context.instance, checks):
         return dg.SensorResult(skip_reason=line(f"a failing check blocks it: {', '.join(blocked)}"), cursor=cursor)
     key = sha256(json.dumps([declaration.digest, versions], sort_keys=True).encode()).hexdigest()[:16]
     tries = before.get("tries", 0) if before.get("key") == key else 0

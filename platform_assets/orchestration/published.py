@@ -1,7 +1,9 @@
 """The Dagster definitions of a published topic: asset, check, job and sensor."""
 
 # No postponed annotations here: Dagster reads those of the functions below.
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from types import MappingProxyType
@@ -12,7 +14,7 @@ import dagster as dg
 from platform_assets.checks import published as evidence_of
 from platform_assets.checks import published_keys, published_records
 from platform_assets.checks.published import Evidence
-from platform_assets.errors import PlatformError
+from platform_assets.errors import PlatformError, PublishingBlockedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger import decisions
 from platform_assets.ledger.store import Ledger
@@ -35,6 +37,9 @@ LATEST_AGAIN: Final = timedelta(hours=1)
 _COUNTED: Final = 8
 LATE_AFTER: Final = timedelta(minutes=15)
 """Time after a window's end until `status` reports that it is not published."""
+_CHECKS_TAG: Final = "platform_assets/blocking_checks"
+"""Tag of a run that the sensor requests: the names of the table's blocking checks, as JSON. Loads of unfinished runs wait in
+such a run. In a run that somebody launched, they do not."""
 _UNDER_WAY: Final = (
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -69,12 +74,12 @@ def target_of(declaration: PublishDeclaration, cluster: Cluster) -> str:
     return sha256(text.encode()).hexdigest()[:16]
 
 
-def state_of(declaration: PublishDeclaration, ledger: Ledger) -> str:
-    """Return a string that changes if the table may have something to publish."""
+def state_of(declaration: PublishDeclaration, ledger: Ledger, unfinished_runs: Collection[str] = ()) -> str:
+    """Return a string that changes if the table may have something to publish. Loads of unfinished runs are ignored."""
     if not isinstance(declaration.table, TableRef):
         return KeyedPublisher.version_of(declaration, ledger) or ""
     parked = decisions.parking(ledger.lake, declaration.table).parked
-    return "/".join([fingerprint(declaration, ledger), *sorted(parked)])
+    return "/".join([fingerprint(declaration, ledger, unfinished_runs=unfinished_runs), *sorted(parked)])
 
 
 def pause_after(failures: int) -> timedelta:
@@ -112,14 +117,18 @@ def build_definitions(
 
     @dg.multi_asset(specs=[spec], check_specs=[check], name=name)
     def _publish(context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource) -> Iterator[Any]:
-        ledger = Ledger(lake.lake())
+        given: dict[str, Any] = {}
+        if is_windowed and (listed := context.run.tags.get(_CHECKS_TAG)) is not None:
+            checks = [dg.AssetCheckKey(source, check) for check in json.loads(listed)]
+            given["unfinished_runs"] = lambda: _unfinished_runs(context.instance, declaration, checks)
         publisher = publisher_of(
             declaration,
-            ledger,
+            Ledger(lake.lake()),
             kafka.cluster(),
             on_progress=lambda window, sent: context.log.info(
                 line(f"{declaration.name}: {sent:,} records, up to {window}")
             ),
+            **given,
         )
         done, gather = _published(publisher)
         metadata: Mapping[str, Any] = {
@@ -129,6 +138,7 @@ def build_definitions(
             "rows deleted without a record": done.unannounced,
             "transactions": done.transactions,
             "windows held": len(done.held),
+            "windows of unfinished runs": len(done.unchecked),
             "windows with removed rows": len(done.removed),
         }
         yield dg.MaterializeResult(asset_key=key, metadata=metadata)
@@ -161,12 +171,14 @@ def build_definitions(
             target = target_of(declaration, kafka.cluster())
         except PlatformError as e:
             return dg.SkipReason(line(str(e)))
-        now = f"{target}/{state_of(declaration, Ledger(lake.lake()))}"
+        unfinished = [run.run_id for run in dagster_records.under_way(context.instance)]
+        now = f"{target}/{state_of(declaration, Ledger(lake.lake()), unfinished)}"
         ended = newest is not None and newest.dagster_run.status == dg.DagsterRunStatus.SUCCESS
         if now == context.cursor and ended:
             return dg.SkipReason("Every window is published." if is_windowed else "The newest version is published.")
         # What is on a topic cannot be taken back.
-        if blocked := dagster_records.failing_checks(context, [source]):
+        checks = dagster_records.blocking_checks(context, [source])
+        if blocked := dagster_records.failing(context.instance, checks):
             return dg.SkipReason(line(f"A failing check blocks it: {', '.join(blocked)}."))
         # A declaration or topic that was changed is tried at once.
         if newest is not None and not ended and (context.cursor or "").startswith(f"{target}/"):
@@ -176,9 +188,22 @@ def build_definitions(
             if again > datetime.now(UTC):
                 failed = "The last run failed." if failures == 1 else f"The last {failures} runs failed."
                 return dg.SkipReason(line(f"{failed} The next one is requested after {again:%H:%M} UTC."))
-        return dg.SensorResult(run_requests=[dg.RunRequest()], cursor=now)
+        tags = {_CHECKS_TAG: json.dumps([check.name for check in checks])}
+        return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)], cursor=now)
 
     return dg.Definitions(assets=[_publish], jobs=[job], sensors=[_evaluate])
+
+
+def _unfinished_runs(
+    instance: dg.DagsterInstance, declaration: PublishDeclaration, checks: Sequence[dg.AssetCheckKey]
+) -> list[str]:
+    """Return the runs whose checks may not have run yet. Raises PublishingBlockedError if one of the table's `checks`
+    has failed since the sensor requested the run."""
+    # First the runs: a run that ends in between has evaluated its checks.
+    unfinished = [run.run_id for run in dagster_records.under_way(instance)]
+    if blocked := dagster_records.failing(instance, checks):
+        raise PublishingBlockedError(declaration.topic, declaration.table.name, blocked)
+    return unfinished
 
 
 def _published(publisher: Publisher | KeyedPublisher) -> tuple[Published, Callable[[], Evidence]]:
@@ -190,7 +215,9 @@ def _published(publisher: Publisher | KeyedPublisher) -> tuple[Published, Callab
     since = {p: found.offset for p, found in publisher.cluster.last_stable_offsets(topic).items()}
     before = publisher.known(topic.topic_id)
     # What earlier runs sent was compared then: `audit` reads the whole topic.
-    return publisher.run(), lambda: evidence_of.gather(publisher, since=since, before=before)
+    done = publisher.run()
+    # A check of the table that fails now changes nothing about what was sent.
+    return done, lambda: evidence_of.gather(replace(publisher, unfinished_runs=tuple), since=since, before=before)
 
 
 def problems(

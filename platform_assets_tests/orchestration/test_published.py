@@ -158,6 +158,86 @@ def test_a_failing_check_of_the_table_blocks_what_cannot_be_taken_back(
         assert published.publisher_of(declared, made.ledger, cluster).run().records == 1
 
 
+def test_loads_of_a_run_that_has_not_finished_wait_for_its_checks(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    made, target = DecodedTopic(tmp_path / "lake", "orders"), topic()
+    made.load([order(0)], [order(1), order(2)], [order(3)], [order(4)])
+    first, second, third, fourth = made.windows
+    declared = PublishDeclaration(target, made.declaration.decoded_table, key=Part("text", ("id",)))
+    key = table_key(made.declaration.decoded_table)
+    spec = dg.AssetCheckSpec(SHARE, asset=key, blocking=True)
+
+    @dg.multi_asset_check(specs=[spec], name="decoded")
+    def decoded() -> Iterator[dg.AssetCheckResult]:
+        raise AssertionError
+
+    made_of = published.build_definitions(declared, group="g", description=None, owners=(), sensor_running=False)
+    services = {"kafka": KafkaResource(bootstrap_servers=broker.bootstrap), "lake": LakeResource(root=str(made.root))}
+    whole = dg.Definitions.merge(made_of, dg.Definitions(asset_checks=[decoded], resources=services))
+    repository = whole.get_repository_def()
+    (sensor,) = repository.sensor_defs
+    cluster = Cluster.connect(client_settings(broker.bootstrap))
+
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def tick(cursor: str | None) -> Any:
+            with dg.build_sensor_context(
+                instance, cursor=cursor, repository_def=repository, resources=services
+            ) as context:
+                return sensor(context)
+
+        def run(**tags: str) -> dg.ExecuteInProcessResult:
+            job = repository.get_job(f"{identifier(target)}_publish_job")
+            return job.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
+
+        def counts(result: dg.ExecuteInProcessResult) -> tuple[object, object]:
+            assert result.success
+            (event,) = result.get_asset_materialization_events()
+            metadata = event.materialization.metadata
+            return metadata["windows"].value, metadata["windows of unfinished runs"].value
+
+        made.decode(first.key)
+        asked = tick(None)
+        by_sensor = asked.run_requests[0].tags
+        assert counts(run(**by_sensor)) == (1, 0)
+        # A run decodes the second window and has not evaluated the checks; somebody decodes the third one meanwhile.
+        loading = dg.DagsterRun(job_name="loads", status=dg.DagsterRunStatus.STARTED)
+        instance.add_run(loading)
+        replace(made.decoder, run_id=loading.run_id).decode(second.key)
+        assert tick(asked.cursor).skip_message == "Every window is published."
+        made.decode(third.key)
+        again = tick(asked.cursor)
+        assert again.cursor != asked.cursor
+        assert counts(run(**by_sensor)) == (0, 1), "the third window has to follow the second one"
+        publisher = published.publisher_of(declared, made.ledger, cluster, unfinished_runs=lambda: [loading.run_id])
+        assert (publisher.plan().unchecked, publisher.plan().blocked) == ((second.key,), (third.key,))
+
+        # The check fails after the sensor requested a run.
+        instance.report_runless_asset_event(
+            dg.AssetCheckEvaluation(key, spec.name, passed=False, metadata={}, severity=dg.AssetCheckSeverity.ERROR)
+        )
+        failed = run(**by_sensor)
+        assert not failed.success
+        (step,) = failed.get_step_failure_events()
+        assert f"a check of decoded/orders fails: decoded/orders {SHARE}. Follow" in str(step.step_failure_data.error)
+        # The run ends well.
+        instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, spec.name, passed=True, metadata={}))
+        instance.report_dagster_event(dg.DagsterEvent("PIPELINE_SUCCESS", loading.job_name), loading.run_id)
+        assert tick(again.cursor).skip_message.startswith("The last run failed.")
+        assert counts(run(**by_sensor)) == (2, 0)
+        after = tick(again.cursor)
+        assert after.cursor != again.cursor
+        assert tick(after.cursor).skip_message == "Every window is published."
+
+        # Somebody who publishes does so whatever the checks say.
+        reload = dg.DagsterRun(job_name="loads", status=dg.DagsterRunStatus.STARTED)
+        instance.add_run(reload)
+        replace(made.decoder, run_id=reload.run_id).decode(fourth.key)
+        assert counts(run(**by_sensor)) == (0, 1)
+        assert counts(run()) == (1, 0)
+
+
 def test_status_names_windows_that_are_late_and_those_that_wait_for_another(
     broker: Broker, topic: TopicMaker, tmp_path: Path
 ) -> None:

@@ -142,7 +142,8 @@ def _fields(load: Load) -> list[Any]:
 class Plan:
     """Windows to publish: `begun` are windows whose load is partly sent, `new` were never published, `again` were
     loaded again since. `held` would be in `again`, but corrections are held. `waiting` is the first window that is not
-    loaded yet, and `blocked` are later windows that are loaded and wait for it."""
+    loaded yet, and `blocked` are later windows that are loaded and wait for it, or for a window in `unchecked`: the run that
+    loaded these has not finished, so their checks may not have run yet."""
 
     begun: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
@@ -152,6 +153,7 @@ class Plan:
     rows: int = 0
     waiting: str | None = None
     blocked: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
     @property
     def behind(self) -> int:
@@ -162,7 +164,7 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Published:
     """Outcome of one call: numbers of windows, records and transactions, and of deleted rows that no record
-    announces. `held` and `waiting` are as in `Plan`. `removed` are windows whose rows were erased or expired before they
+    announces. `held`, `waiting` and `unchecked` are as in `Plan`. `removed` are windows whose rows were erased or expired before they
     were all sent, or before they could be compared with a later load."""
 
     windows: int = 0
@@ -173,3 +175,4 @@ class Published:
     held: tuple[str, ...] = ()
     waiting: str | None = None
     removed: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ before a later load of the same window is considered, so the result does not dep
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -79,6 +79,8 @@ class Publisher:
     before_step: Callable[[str], None] = lambda step: None
     on_progress: Callable[[str, int], None] = lambda window, records: None
     parked: frozenset[str] = field(default_factory=frozenset)
+    unfinished_runs: Callable[[], Collection[str]] = tuple
+    """Dagster runs whose loads wait, because their checks may not have run yet. Called after the receipts are read."""
     most_bytes: int = 64 << 20
     """A transaction ends with the record that brings its keys and values to this size."""
 
@@ -128,7 +130,9 @@ class Publisher:
             self._pin(pins, topics, known)
         if encoder is not None:
             self._send_all(session, encoder, plan, known, receipts, topics.target, count)
-        done = fingerprint(self.declaration, self.ledger, receipts)
+        done = fingerprint(
+            self.declaration, self.ledger, {k: r for k, r in receipts.items() if k not in plan.unchecked}
+        )
         self._pin({key: [p.load] for key, p in known.items()}, topics, known, done)
         return Published(
             count.windows,
@@ -139,6 +143,7 @@ class Publisher:
             plan.held,
             plan.waiting,
             tuple(count.removed),
+            plan.unchecked,
         )
 
     def _send_all(
@@ -441,8 +446,9 @@ class Publisher:
         return {key: r for key, r in sorted(found.items()) if start is None or key >= start}
 
     def _plan(self, known: Mapping[str, Progress], receipts: Mapping[str, Receipt]) -> Plan:
-        waiting = self._waiting(receipts)
+        waiting, unfinished = self._waiting(receipts), frozenset(self.unfinished_runs())
         begun, new, again, held, blocked = list[str](), list[str](), list[str](), list[str](), list[str]()
+        unchecked, is_new_unchecked = list[str](), False
         published = rows = 0
         for key, receipt in receipts.items():
             state = known.get(key)
@@ -452,8 +458,11 @@ class Publisher:
             if receipt.is_expired or receipt.load_id == (state.load.load_id if state else None):
                 published += state is not None and state.is_complete
                 continue
-            if state is None:
-                if receipt.rows and waiting is not None and key > waiting:
+            if receipt.run_id in unfinished:
+                unchecked.append(key)
+                is_new_unchecked |= state is None and receipt.rows > 0
+            elif state is None:
+                if receipt.rows and (is_new_unchecked or (waiting is not None and key > waiting)):
                     blocked.append(key)
                 elif receipt.rows:
                     new.append(key)
@@ -462,7 +471,17 @@ class Publisher:
                 held.append(key)
             else:
                 again.append(key)
-        return Plan(tuple(begun), tuple(new), tuple(again), tuple(held), published, rows, waiting, tuple(blocked))
+        return Plan(
+            tuple(begun),
+            tuple(new),
+            tuple(again),
+            tuple(held),
+            published,
+            rows,
+            waiting,
+            tuple(blocked),
+            tuple(unchecked),
+        )
 
     def _waiting(self, receipts: Mapping[str, Receipt]) -> str | None:
         """Return the first sealed window that is not in the table yet, unless it is parked; None if there is none."""
@@ -485,10 +504,17 @@ def _load_of(receipt: Receipt) -> Load:
     return Load(receipt.load_id, receipt.table_version or 0, receipt.rows)
 
 
-def fingerprint(declaration: PublishDeclaration, ledger: Ledger, receipts: Mapping[str, Receipt] | None = None) -> str:
-    """Return a digest of the loads of all windows: it changes if there is something to publish."""
+def fingerprint(
+    declaration: PublishDeclaration,
+    ledger: Ledger,
+    receipts: Mapping[str, Receipt] | None = None,
+    unfinished_runs: Collection[str] = (),
+) -> str:
+    """Return a digest of the loads of all windows, without those of unfinished runs: it changes if there is something to
+    publish."""
     if receipts is None:
-        entries = ledger.commit_rows(declaration.windowed, columns=["load_id"])
+        entries = ledger.commit_rows(declaration.windowed, columns=["load_id", "run_id"])
+        entries = entries.filter(pc.invert(pc.is_in(entries["run_id"], pa.array([*unfinished_runs], pa.string()))))
         named = set(zip(entries["window"].to_pylist(), entries["load_id"].to_pylist(), strict=True))
     else:
         named = {(key, r.load_id) for key, r in receipts.items()}
