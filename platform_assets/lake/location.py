@@ -385,7 +385,7 @@ class Lake:
 
     @property
     def published(self) -> Folder:
-        """Loads that published topics still need, one file per topic: see `windows/publish/pins`."""
+        """Loads that published topics still need, one file per topic: see `windows/publish/loads`."""
         return self.root / "_ledger" / "published"
 
     @property
