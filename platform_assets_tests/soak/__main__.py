@@ -1,8 +1,8 @@
 """`make soak`: run scenarios, and print the findings.
 
 The scenarios are storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, decisions, states,
-publishers and canaries. The exit code is 1 if anything was found, or if something did not recover by itself. A scenario continues
-after a finding.
+publishers, pipelines and canaries. The exit code is 1 if anything was found, or if something did not recover by itself.
+A scenario continues after a finding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from platform_assets.engines.shared.session import connect
 from platform_assets.model.declaration import ENGINES
@@ -31,6 +31,7 @@ from platform_assets_tests.soak import (
     histories,
     matrix,
     outages,
+    pipeline,
     publishing,
     races,
     recovery,
@@ -46,7 +47,7 @@ from testbed.homes import engines
 
 SCENARIOS: Final = (
     "storm", "matrix", "outages", "day", "histories", "restarts", "decoders", "recovery", "decisions", "races", "states",
-    "publishing", "streaming", "canary", *TARGETS,
+    "publishing", "pipeline", "streaming", "canary", *TARGETS,
 )  # fmt: skip
 _SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.delay.ms": "500"}
 
@@ -196,6 +197,14 @@ def _streams(report: Report, first: int, seeds: int, minutes: float, root: Path)
             report.add(streaming.HEADER, found.line(), found.anomalies)
 
 
+def _pipelines(report: Report, first: int, seeds: int, minutes: float, root: Path, **given: Any) -> None:
+    """Report what is wrong with the platform's results. What is wrong with the peer's is shown, but it is no finding."""
+    for seed in range(first, first + seeds):
+        with report.going_on(f"pipeline of seed {seed}"):
+            for found in pipeline.run(seed, minutes, root / f"pipeline-{seed}", **given):
+                report.add(pipeline.HEADER, found.line(), found.anomalies if found.by == "platform" else ())
+
+
 def _canaries(report: Report, root: Path) -> None:
     with report.going_on("canaries"):
         found = canary.run(root / "canary")
@@ -221,7 +230,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--seconds", type=float, default=120, help="duration in seconds of each seed in scenarios with a time limit"
     )
     parser.add_argument(
-        "--minutes", type=float, default=3, help="duration of each outage and of each streaming reader, in minutes"
+        "--minutes", type=float, default=3, help="duration in minutes of each outage, streaming reader and pipeline"
+    )
+    parser.add_argument("--rate", type=int, default=10_000, help="records per second that a pipeline gets")
+    parser.add_argument("--kills", type=int, help="number of kills in a pipeline; default: one for each minute")
+    parser.add_argument(
+        "--peer",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="after a pipeline, let Structured Streaming do the same",
     )
     parser.add_argument(
         "--rounds",
@@ -275,6 +292,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _publishers(report, chosen.seed, chosen.seeds, chosen.rounds, root)
     if chosen.scenario in ("streaming", "all"):
         _streams(report, chosen.seed, chosen.seeds, chosen.minutes, root)
+    if chosen.scenario in ("pipeline", "all"):
+        given = {"rate": chosen.rate, "kills": chosen.kills, "peer": chosen.peer}
+        _pipelines(report, chosen.seed, chosen.seeds, chosen.minutes, root, **given)
     if chosen.scenario in ("canary", "all"):
         _canaries(report, root)
     for target in TARGETS:

@@ -213,13 +213,20 @@ class Embedded:
     def run_processes(self) -> list[int]:
         """Return the live processes of runs, as seen by the operating system."""
         with self.instance() as instance:
-            named = [r.tags[PROCESS_TAG].split("@") for r in instance.get_runs() if PROCESS_TAG in r.tags]
+            return [process.pid for _, process in self.live_runs(instance, None)]
+
+    def live_runs(
+        self, instance: dg.DagsterInstance, statuses: Sequence[dg.DagsterRunStatus] | None = _UNFINISHED
+    ) -> list[tuple[dg.DagsterRun, psutil.Process]]:
+        """Return the runs with these statuses (None: any) that have a live process, with it."""
         found = []
-        for pid, began in named:
+        for run in instance.get_runs(None if statuses is None else dg.RunsFilter(statuses=list(statuses))):
+            pid, _, began = run.tags.get(PROCESS_TAG, "").partition("@")
             with suppress(psutil.NoSuchProcess):
-                process = psutil.Process(int(pid))
-                if process.status() != psutil.STATUS_ZOMBIE and is_alive(_as_record(int(pid), began)):
-                    found.append(process.pid)
+                if pid and is_alive(_as_record(int(pid), began)):
+                    process = psutil.Process(int(pid))
+                    if process.status() != psutil.STATUS_ZOMBIE:
+                        found.append((run, process))
         return found
 
     def begin(self, *arguments: str, first: str = "") -> subprocess.Popen[str]:
