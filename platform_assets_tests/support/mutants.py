@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -189,7 +189,7 @@ class Selection:
 
     With a coverage file that has a context for each test (`--cov-context=test`), these are the tests that execute the
     mutant's line in the test process. Without one, or for a line that none executes there, these are the files of tests
-    that import the module or have its name; if there are none, those of the modules that import it.
+    that import the module or have its name, and after these those of the modules that import it.
     """
 
     def __init__(self, root: Path, coverage: Path | None) -> None:
@@ -205,8 +205,17 @@ class Selection:
             self._data.read()
 
     def of(self, mutant: Mutant) -> list[str]:
-        found = self._covering(mutant) or self._importing([mutant.module])
-        return sorted(found, key=lambda test: (self.seconds([test]), test))
+        if covering := self._covering(mutant):
+            return self._sorted(covering)
+        found, modules, known = list[str](), {mutant.module}, {mutant.module}
+        while modules:
+            found += self._sorted(self._importing(modules).difference(found))
+            modules = self._above(modules) - known
+            known |= modules
+        return found
+
+    def _sorted(self, tests: Iterable[str]) -> list[str]:
+        return sorted(tests, key=lambda test: (self.seconds([test]), test))
 
     def seconds(self, tests: Sequence[str]) -> float:
         """Return the seconds that the files of these tests are expected to take."""
@@ -222,18 +231,18 @@ class Selection:
         names = {re.sub(r"(@[^|@]*)?\|\w+$", "", context) for context in contexts[mutant.line] if context}
         return {name for name in names if name.partition("::")[0] in self._files}
 
-    def _importing(self, modules: Sequence[str]) -> set[str]:
+    def _importing(self, modules: Collection[str]) -> set[str]:
         needles = [_import_of(module) for module in modules]
         named = {re.sub(rf"^{PRODUCT}/(.*/)?", rf"{TESTS}/\1test_", module) for module in modules}
-        found = {
+        return {
             file
             for file, text in self._files.items()
             if file in named or any(needle.search(text) for needle in needles)
         }
-        if found:
-            return found
-        above = [m for m, text in self._modules.items() if m not in modules and any(n.search(text) for n in needles)]
-        return self._importing([*modules, *above]) if above else set()
+
+    def _above(self, modules: Collection[str]) -> set[str]:
+        needles = [_import_of(module) for module in modules]
+        return {module for module, text in self._modules.items() if any(n.search(text) for n in needles)}
 
 
 def _texts(folder: Path, pattern: str, root: Path) -> dict[str, str]:

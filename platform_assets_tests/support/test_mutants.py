@@ -96,3 +96,15 @@ def test_a_module_that_no_test_imports_has_no_tests(checkout: Path, tmp_path: Pa
     (mutant,) = chosen(checkout, 1, 1, f"{mutants.PRODUCT}/other.py")
     assert isinstance(mutant, Mutant)
     assert tried(mutant, copy, Selection(checkout, None), "not long", 60).outcome == "no tests"
+
+
+def test_tests_of_importing_modules_follow_those_of_the_module(checkout: Path) -> None:
+    product, tests = checkout / mutants.PRODUCT, checkout / mutants.TESTS
+    (product / "middle.py").write_text("from platform_assets import (\n    limits,\n)\n")
+    (product / "top.py").write_text("from platform_assets.middle import limits\n")
+    for name in ("top", "apart"):
+        (tests / f"test_{name}.py").touch()
+    (tests / "test_a.py").write_text("from platform_assets import middle\n")
+    mutant = chosen(checkout, 1, 1, f"{mutants.PRODUCT}/limits.py")[0]
+    found = Selection(checkout, None).of(mutant)
+    assert found == [f"{mutants.TESTS}/test_{name}.py" for name in ("limits", "a", "top")]
