@@ -314,6 +314,29 @@ class RegistryChangedError(Terminal):
         )
 
 
+class SchemaNotRegisteredError(Terminal):
+    """A subject of the registry does not have the schema of published records, and does not get it."""
+
+    def __init__(self, url: str, subject: str, reason: str) -> None:
+        self.url, self.subject, self.reason = url, subject, reason
+        super().__init__(
+            f"the schema of the records is not registered in subject {subject!r} of the registry at {url}: {reason}. Nothing "
+            "was sent. Register it there, or declare `register: true`; if the subject has another schema, declare that one "
+            "as `schema`, or change the subject's compatibility."
+        )
+
+
+class PublishedSchemaChangedError(Terminal):
+    """The schema of published records has another id than in records that were sent, or the keys' schema has changed."""
+
+    def __init__(self, topic: str, side: str, reason: str, remedy: str) -> None:
+        self.topic, self.side, self.reason = topic, side, reason
+        super().__init__(
+            f"published/{topic}: the schema of each {side} cannot be used: {reason}. Nothing was sent. {remedy}, or delete the "
+            "topic and create it again, which publishes everything again."
+        )
+
+
 class SchemaCompilerError(Retryable):
     """The Protobuf schema compiler did not finish, for a reason other than the schema."""
 
@@ -1286,6 +1309,18 @@ class UnpublishableRowError(Terminal):
         super().__init__(
             f"published/{topic}: column {column!r} of {table} has {what}, which JSON cannot represent. Declare "
             "`non_finite: null` to publish null instead, or leave out the column."
+        )
+
+
+class UnpublishableValueError(UnpublishableRowError):
+    """A row has a value that does not fit into the schema of published records."""
+
+    def __init__(self, topic: str, table: str, row: str, column: str, what: str) -> None:
+        self.topic, self.table, self.row, self.column = topic, table, row, column
+        PlatformError.__init__(
+            self,
+            f"published/{topic}: column {column} of {table} {what}, in the row {row}. This row and later ones were not sent. "
+            "Declare a `schema` that has this value, leave out the column, or correct the row.",
         )
 
 

@@ -19,9 +19,15 @@ import numpy as np
 from deltalake.exceptions import DeltaError
 
 from platform_assets.checks.published_records import identity_of
+from platform_assets.checks.published_schemas import SchemaReader
 from platform_assets.checks.published_spans import Spans, Unnamed, dealt_to, match
 from platform_assets.checks.published_values import Sampled, disagreements, rows_of
-from platform_assets.errors import PlatformError, PublishingInterruptedError
+from platform_assets.errors import (
+    PlatformError,
+    PublishingInterruptedError,
+    RegistryRefusedError,
+    RegistryUnreachableError,
+)
 from platform_assets.kafka.publisher import committed_records
 from platform_assets.lake import load_log
 from platform_assets.model.publishing import PublishDeclaration
@@ -440,6 +446,11 @@ def _judge(publisher: Publisher, key: str, state: Progress, window: _Window, fou
         return
     if ledger.receipts(d.windowed, [key])[key].load_id != state.load.load_id:
         return
+    try:
+        problems = list(disagreements(d, rows, records, OWN_COLUMNS, SchemaReader(d, lambda: publisher.schemas)))
+    except (RegistryUnreachableError, RegistryRefusedError) as e:
+        found.not_read.append(f"window {key}: its records could not be read by their schema ({e})")
+        return
     found.judged += len(records)
-    for problem in disagreements(d, rows, records, OWN_COLUMNS):
+    for problem in problems:
         found.object_to(f"window {key}: {problem}")

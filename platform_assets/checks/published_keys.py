@@ -15,8 +15,14 @@ from zlib import crc32
 import pyarrow as pa
 
 from platform_assets.checks.published import Evidence
-from platform_assets.checks.published_values import Sampled, of_row, python_rows
-from platform_assets.errors import ConfigurationError, PublishingInterruptedError
+from platform_assets.checks.published_schemas import SchemaReader
+from platform_assets.checks.published_values import Reader, Sampled, of_row, python_rows
+from platform_assets.errors import (
+    ConfigurationError,
+    PublishingInterruptedError,
+    RegistryRefusedError,
+    RegistryUnreachableError,
+)
 from platform_assets.kafka.publisher import committed_records
 from platform_assets.windows.publish.keyed import Held, Identity, KeyedPublisher, Rank, digest_of, note
 
@@ -28,6 +34,7 @@ _JUDGED: Final = 256
 class _Sample:
     """The newest records of the keys with the lowest checksums, and what is wrong with those that were judged."""
 
+    reader: Reader
     records: dict[bytes, tuple[Rank, Sampled]] = field(default_factory=dict)
     judged: int = 0
     problems: list[str] = field(default_factory=list)
@@ -54,7 +61,8 @@ class _Sample:
         for n, row in zip(places.to_pylist(), python_rows(pa.Table.from_batches([rows]).take(places)), strict=True):
             self.judged += 1
             name = f"the row with key {ascii(keys[n])[:60]}"
-            self.problems += of_row(publisher.declaration, row, types, self.records[keys[n] or b""][1], hidden, name)
+            record = self.records[keys[n] or b""][1]
+            self.problems += of_row(publisher.declaration, row, types, record, hidden, name, self.reader)
 
 
 def gather(publisher: KeyedPublisher, progress: Callable[[str], None] = lambda text: None) -> Evidence:
@@ -76,7 +84,7 @@ def gather(publisher: KeyedPublisher, progress: Callable[[str], None] = lambda t
     compacted = "compact" in (publisher.cluster.topic_config(d.topic).get("cleanup.policy") or "")
     ranks: set[Rank] = set()
     versions: set[str] = set()
-    held, sample = Held({}), _Sample()
+    held, sample = Held({}), _Sample(SchemaReader(d, lambda: publisher.schemas))
     for partition in state.partitions:
         progress(f"reading partition {partition} of topic {d.topic}")
         here: dict[bytes, tuple[Rank, bytes | None]] = {}
@@ -111,6 +119,9 @@ def gather(publisher: KeyedPublisher, progress: Callable[[str], None] = lambda t
         version, rows = publisher.rows(lambda batch, keys: sample.judge(publisher, batch, keys))
     except ConfigurationError as e:
         found.object_to(str(e))
+        return found
+    except (RegistryUnreachableError, RegistryRefusedError) as e:
+        found.not_read.append(f"records could not be read by their schema ({e})")
         return found
     if version != known.version:
         found.not_read.append("the table has changed meanwhile")

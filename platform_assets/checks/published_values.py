@@ -13,7 +13,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,10 +21,27 @@ import pyarrow.compute as pc
 from platform_assets.lake.decoded_table import KEY, TOMBSTONE
 from platform_assets.lake.location import Folder
 from platform_assets.lake.parquet import python_values
-from platform_assets.model.publishing import HEADER, Part, PublishDeclaration
+from platform_assets.model.publishing import HEADER, WITH_SCHEMA, Part, PublishDeclaration, Side
 
 Sampled = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
 """Key, value and headers of a record, as a consumer returned them."""
+
+
+class Reader(Protocol):
+    """Reads keys and values whose format has a schema, without the publisher's encoder."""
+
+    def agrees(
+        self,
+        side: Side,
+        given: bytes,
+        row: Mapping[str, Any],
+        types: Mapping[str, pa.DataType],
+        wanted: set[str] | None,
+    ) -> bool:
+        """Return True if a key or value has the content of a row, in exactly the columns `wanted`, if they are known.
+        `types` are those of the row's columns."""
+
+
 _HIDDEN: Final = frozenset(
     ["topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_timestamp_type", "window"]
 )
@@ -40,15 +57,20 @@ def rows_of(folder: Folder, version: int, key: str, places: Sequence[tuple[int, 
 
 
 def disagreements(
-    declaration: PublishDeclaration, rows: pa.Table, records: Mapping[tuple[int, int], Sampled], hidden: frozenset[str]
+    declaration: PublishDeclaration,
+    rows: pa.Table,
+    records: Mapping[tuple[int, int], Sampled],
+    hidden: frozenset[str],
+    read: Reader | None = None,
 ) -> Iterator[str]:
     """Yield a sentence for each record that does not have the content of its row. `hidden` are further columns that a JSON
-    object only has if they are declared."""
+    object only has if they are declared. `read` reads keys and values whose format has a schema, and raises the errors of
+    `RegistryClient.schema`."""
     types = {f.name: f.type for f in rows.schema}
     for row in python_rows(rows):
         at = (row["kafka_partition"], row["kafka_offset"])
         if (record := records.get(at)) is not None:
-            yield from of_row(declaration, row, types, record, _HIDDEN | hidden, f"row {at}")
+            yield from of_row(declaration, row, types, record, _HIDDEN | hidden, f"row {at}", read)
 
 
 def python_rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
@@ -65,19 +87,18 @@ def of_row(
     record: Sampled,
     hidden: frozenset[str],
     name_of_row: str,
+    read: Reader | None = None,
 ) -> Iterator[str]:
     """Yield a sentence for each part of a record that does not have the content of a row. `types` are those of the columns,
-    and `hidden` are the columns that a JSON object only has if they are declared."""
+    and `hidden` are the columns that a JSON object only has if they are declared. `read` is as for `disagreements`."""
     key, value, headers = record
     is_tombstone = row.get(TOMBSTONE)
     if is_tombstone and declaration.key is not None:
         row = row | _from_record_key(declaration.key, row)
-    right_value = value is None if is_tombstone else _is_part(declaration, declaration.value, row, types, value, hidden)
+    right_value = value is None if is_tombstone else _is_part(declaration, "value", row, types, value, hidden, read)
     if not right_value:
         yield f"the value {_shown(value)} is not that of {name_of_row}"
-    right_key = (
-        key is None if declaration.key is None else _is_part(declaration, declaration.key, row, types, key, hidden)
-    )
+    right_key = key is None if declaration.key is None else _is_part(declaration, "key", row, types, key, hidden, read)
     if not right_key:
         yield f"the key {_shown(key)} is not that of {name_of_row}"
     given = [(name, text) for name, text in headers if name != HEADER]
@@ -102,12 +123,21 @@ def _shown(value: bytes | None) -> str:
 
 def _is_part(
     d: PublishDeclaration,
-    part: Part,
+    side: Side,
     row: Mapping[str, Any],
     types: Mapping[str, pa.DataType],
     given: bytes | None,
     hidden: frozenset[str],
+    read: Reader | None,
 ) -> bool:
+    part = d.sides[side]
+    if part.format in WITH_SCHEMA:
+        if read is None or given is None:
+            return False
+        wanted = set(part.columns) or (
+            None if part.schema is not None else {name for name in types if name not in hidden}
+        )
+        return read.agrees(side, given, row, types, wanted)
     if part.format != "json":
         return _is_text(d, given, row[part.columns[0]], types[part.columns[0]])
     names = list(part.columns) or [name for name in types if name not in hidden]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
@@ -14,12 +15,23 @@ from platform_assets.components.yaml_texts import TextContext
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.derived import DerivedRef
 from platform_assets.model.names import checked_topic
-from platform_assets.model.publishing import Corrections, Decimals, Identity, NonFinite, Part, PublishDeclaration
+from platform_assets.model.publishing import (
+    WITH_SCHEMA,
+    Corrections,
+    Decimals,
+    Identity,
+    NonFinite,
+    Part,
+    PublishDeclaration,
+)
 from platform_assets.model.tables import StateRef, TableRef
 from platform_assets.model.windows import edge_of
 from platform_assets.orchestration.published import build_definitions
 
-_FORMATS = ("json", "text", "bytes")
+_FORMATS = ("json", "text", "bytes", *WITH_SCHEMA)
+_FLAGS = ("registry", "register")
+_TEXTS = ("name", "subject")
+_FIELDS = ("format", "columns", "schema", *_TEXTS, *_FLAGS)
 
 
 class PublishedTopic(dg.Component, dg.Model, dg.Resolvable):
@@ -32,15 +44,16 @@ class PublishedTopic(dg.Component, dg.Model, dg.Resolvable):
     key: Annotated[
         str | dict[str, Any] | None,
         Field(
-            description="Key of the records: a column, whose values become text, or `format` (`json`, `text` or `bytes`) "
-            "and `columns`. By default, records have no key; those of a raw table have their own."
+            description="Key of the records: a column, whose values become text, or `format` (`json`, `text`, `bytes` or "
+            "`avro`) and `columns`; for `avro` also `schema` or `name`, `registry`, `register` and `subject`. By default, "
+            "records have no key; those of a raw table have their own."
         ),
     ] = None
     value: Annotated[
         dict[str, Any] | None,
         Field(
-            description="Value of the records: `format` and `columns`. By default, a JSON object of all declared columns; "
-            "for a raw table, the record's own value."
+            description="Value of the records: fields as for `key`. By default, a JSON object of all declared columns; for "
+            "a raw table, the record's own value."
         ),
     ] = None
     headers: Annotated[
@@ -186,11 +199,28 @@ def _part(given: str | dict[str, Any] | None) -> Part | None:
         return None
     if isinstance(given, str):
         return Part("text", (given,))
-    if unknown := sorted(set(given) - {"format", "columns"}):
-        raise ConfigurationError(f"unknown field {unknown[0]!r}: use format, columns")
+    if unknown := sorted(set(given) - set(_FIELDS)):
+        raise ConfigurationError(f"unknown field {unknown[0]!r}: use {', '.join(_FIELDS)}")
     kind, columns = given.get("format", "json"), given.get("columns", [])
     if kind not in _FORMATS:
         raise ConfigurationError(f"format {kind!r} is not one of {', '.join(_FORMATS)}")
     if not isinstance(columns, list) or not all(isinstance(each, str) for each in columns):
         raise ConfigurationError("columns must be a list such as [a, b]")
-    return Part(kind, tuple(columns))
+    for name in _FLAGS:
+        if not isinstance(given.get(name, False), bool):
+            raise ConfigurationError(f"{name} must be true or false")
+    for name in _TEXTS:
+        if not isinstance(given.get(name, "-"), str) or given.get(name) == "":
+            raise ConfigurationError(f"{name} must be text")
+    options = {name: given[name] for name in (*_TEXTS, *_FLAGS) if name in given}
+    return Part(kind, tuple(columns), _schema(given.get("schema")), **options)
+
+
+def _schema(given: Any) -> str | None:
+    """Return the text of a schema that is given as YAML values or as text. Raises ConfigurationError."""
+    if given is None or (isinstance(given, str) and given.lstrip()[:1] in ("{", "[")):
+        return given
+    try:
+        return json.dumps(given)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"schema must be an Avro schema, as YAML or as JSON ({error})") from error

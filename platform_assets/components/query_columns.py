@@ -5,19 +5,26 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
 
 import pyarrow as pa
 
 from platform_assets.components.yaml_check import Declared, DeclaredDerived, DeclaredPublished
 from platform_assets.components.yaml_files import Mistake
 from platform_assets.decoding.formats import decoder_of
+from platform_assets.errors import ConfigurationError
 from platform_assets.lake import changes_table, dead_letter_table, decoded_table, state_table
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.derived import DerivedRef
+from platform_assets.model.publishing import WITH_SCHEMA, Part, PublishDeclaration
 from platform_assets.model.tables import StateKind, StateRef, TableKind, TableRef
 from platform_assets.windows.derive import query
 from platform_assets.windows.derive.columns import Columns, analysed
 from platform_assets.windows.derive.query import Input
+from platform_assets.windows.publish.encoding import Encoder
+
+_STAND_IN: Final = Part("json")
 
 
 def unpublishable(published: Sequence[DeclaredPublished], topics: Sequence[Declared]) -> tuple[Mistake, ...]:
@@ -35,9 +42,27 @@ def unpublishable(published: Sequence[DeclaredPublished], topics: Sequence[Decla
             ("headers", each.headers_line, tuple(column for _, column in d.headers)),
         )
         for field, line, columns in parts:
-            for column in (c for c in columns if c not in schema.names):
+            unknown = [c for c in columns if c not in schema.names]
+            for column in unknown:
                 mistakes.append(Mistake(each.file, line, f"{field}: {_no_column(d.table.name, column, schema.names)}"))
+            if not unknown and (text := _no_schema(d, field, schema)) is not None:
+                mistakes.append(Mistake(each.file, line, f"{field}: {text}"))
     return tuple(sorted(mistakes))
+
+
+def _no_schema(declaration: PublishDeclaration, field: str, columns: pa.Schema) -> str | None:
+    """Return what is wrong with the schema of published keys or values; None if nothing is, or they have none."""
+    alone = replace(declaration, headers=(), tombstones=False)
+    part = declaration.sides.get("key" if field == "key" else "value")
+    if field == "headers" or part is None or part.format not in WITH_SCHEMA:
+        return None
+    # The other side has a mistake of its own.
+    alone = replace(alone, value=_STAND_IN) if field == "key" else replace(alone, key=None)
+    try:
+        Encoder(alone, columns)
+    except ConfigurationError as e:
+        return str(e)
+    return None
 
 
 def _no_column(table: str, column: str, known: Iterable[str]) -> str:

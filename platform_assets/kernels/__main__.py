@@ -9,6 +9,7 @@ from typing import Final
 _MODULES: Final = (
     "arrow",
     "avro",
+    "binary",
     "conversion",
     "csv",
     "hashing",

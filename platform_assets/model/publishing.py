@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
@@ -12,8 +13,12 @@ from platform_assets.model.names import LONGEST_TOPIC, checked_topic, is_topic
 from platform_assets.model.tables import StateRef, TableRef
 from platform_assets.model.windows import edge_of
 
-PartFormat = Literal["json", "text", "bytes"]
-"""json: an object of the columns; text: one column as UTF-8; bytes: one binary or string column, unchanged."""
+PartFormat = Literal["json", "text", "bytes", "avro"]
+"""json: an object of the columns; text: one column as UTF-8; bytes: one binary or string column, unchanged; avro: a datum
+of the columns."""
+Side = Literal["key", "value"]
+WITH_SCHEMA: Final = ("avro",)
+"""Formats whose bytes only a schema explains."""
 Corrections = Literal["publish", "hold"]
 Decimals = Literal["string", "number"]
 NonFinite = Literal["refuse", "null"]
@@ -30,16 +35,47 @@ SUFFIX: Final = ".published"
 MOST_ROWS: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Part:
-    """The key or the value of published records. Without `columns`, a JSON object has all columns of the data."""
+    """The key or the value of published records. Without `columns`, a JSON object or an Avro record has all columns of the
+    data.
+
+    The other fields are for formats with a schema. `schema` is its text; without it, the columns give it, and `name` is the
+    full name of the record. With `registry`, each record names its schema by the id in a registry. With `register`, the
+    schema is registered; otherwise, it must be registered already. `subject` is the subject's name there.
+    """
 
     format: PartFormat
     columns: tuple[str, ...] = ()
+    schema: str | None = None
+    name: str | None = None
+    registry: bool = False
+    register: bool = False
+    subject: str | None = None
 
     def __post_init__(self) -> None:
-        if self.format != "json" and len(self.columns) != 1:
+        if self.format in ("text", "bytes") and len(self.columns) != 1:
             raise ConfigurationError(f"format {self.format!r} needs exactly one column: write `columns: [name]`")
+        if self.format not in WITH_SCHEMA:
+            for field in ("schema", "name", "registry", "register", "subject"):
+                if getattr(self, field):
+                    raise ConfigurationError(
+                        f"format {self.format!r} does not support `{field}`: use {' or '.join(WITH_SCHEMA)}"
+                    )
+        if self.schema is not None and self.name is not None:
+            raise ConfigurationError(
+                "`name` is the name of a record whose schema the columns give: leave it out, or `schema`"
+            )
+        for field in ("register", "subject"):
+            if getattr(self, field) and not self.registry:
+                raise ConfigurationError(f"`{field}` needs `registry: true`")
+
+    def __repr__(self) -> str:
+        # Digests of declarations contain this text, so a field that is not declared must not change it.
+        named = [f"format={self.format!r}", f"columns={self.columns!r}"]
+        optional = ("schema", "name", "registry", "register", "subject")
+        named += [f"{field}={getattr(self, field)!r}" for field in optional if getattr(self, field)]
+        return f"Part({', '.join(named)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +147,9 @@ class PublishDeclaration:
             )
         if self.key is None:
             raise ConfigurationError(f"{table} needs a `key`: columns that identify a row, so that changes replace it")
-        if self.value.format != "json":
+        if self.value.format in ("text", "bytes"):
             raise ConfigurationError(
-                f"{table} needs a value in the format json, because a null value would delete its key"
+                f"{table} needs a value in the format json or avro, because a null value would delete its key"
             )
         for field, is_default in (
             ("start", self.start is None),
@@ -124,6 +160,24 @@ class PublishDeclaration:
                 raise ConfigurationError(
                     f"{field} is for tables with windows, which {table} does not have: leave it out"
                 )
+
+    @property
+    def sides(self) -> dict[Side, Part]:
+        """The key, if there is one, and the value."""
+        return {"value": self.value} if self.key is None else {"key": self.key, "value": self.value}
+
+    def subject_of(self, side: Side) -> str:
+        """Return the subject of a schema: that which is declared, or `<topic>-key` or `<topic>-value`."""
+        return self.sides[side].subject or f"{self.topic}-{side}"
+
+    def name_of(self, side: Side) -> str:
+        """Return the full name of a record whose schema the columns give: that which is declared, or the topic with _
+        for each character that Avro does not allow, with `_key` for a key."""
+        given = self.sides[side].name
+        if given is not None:
+            return given
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", self.topic) + ("_key" if side == "key" else "")
+        return f"_{plain}" if plain[0].isdigit() else plain
 
     @property
     def windowed(self) -> TableRef:

@@ -20,6 +20,10 @@ class FakeRegistry:
         self.answers: dict[str, Callable[[], Answer]] = {}
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.url = ""
+        self.subjects: dict[str, list[int]] = {}
+        self.schemas: dict[int, tuple[str, str]] = {}
+        self.posted: list[tuple[str, str]] = []
+        self.first_id = 1
         self.unknown: Answer = (404, {}, json.dumps({"error_code": 40403, "message": "Schema not found"}).encode())
 
     def has(self, path: str, document: Any, status: int = 200, **headers: str) -> None:
@@ -31,6 +35,32 @@ class FakeRegistry:
         self.asked.append((path, headers))
         return self.answers.get(path, lambda: self.unknown)()
 
+    def post(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+        """Register a schema, or look it up in a subject, unless `answers` has an answer for `POST <path>`."""
+        self.asked.append((path, headers))
+        if (given := self.answers.get(f"POST {path}")) is not None:
+            return given()
+        document = json.loads(body)
+        schema = (document.get("schemaType", "AVRO"), document["schema"])
+        _, _, subject, *rest = path.split("/")
+        self.posted.append((subject, schema[1]))
+        held = self.subjects.setdefault(subject, []) if rest else self.subjects.get(subject, [])
+        number = next((n for n, each in self.schemas.items() if each == schema), None)
+        if rest and number is None:
+            number = self.first_id + len(self.schemas)
+            self.schemas[number] = schema
+            self.has(f"/schemas/ids/{number}", {"schema": schema[1], "schemaType": schema[0]})
+        if rest and number not in held:
+            held.append(number or 0)
+        if number not in held:
+            code = 40403 if held else 40401
+            return 404, {}, json.dumps({"error_code": code, "message": "not found"}).encode()
+        return 200, {}, json.dumps({"id": number}).encode()
+
+    def forget_all(self, first_id: int) -> None:
+        """Become another registry, whose ids begin with this one."""
+        self.subjects, self.schemas, self.answers, self.first_id = {}, {}, {}, first_id
+
 
 @contextmanager
 def fake_registry() -> Iterator[FakeRegistry]:
@@ -39,9 +69,16 @@ def fake_registry() -> Iterator[FakeRegistry]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, headers, content = registry.answer(
-                self.path, {name.lower(): value for name, value in self.headers.items()}
-            )
+            self.reply(*registry.answer(self.path, self.given()))
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.reply(*registry.post(self.path, body, self.given()))
+
+        def given(self) -> dict[str, str]:
+            return {name.lower(): value for name, value in self.headers.items()}
+
+        def reply(self, status: int, headers: dict[str, str], content: bytes) -> None:
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)

@@ -1,4 +1,4 @@
-"""A client that reads schemas by id from a registry, using Confluent's API, which other registries support too.
+"""A client that reads schemas by id from a registry, and registers schemas, using Confluent's API, which other registries support too.
 
 The client uses urllib3. The client in confluent-kafka reads responses of any size, and needs four more packages for one
 request.
@@ -20,10 +20,15 @@ from urllib.parse import quote
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from platform_assets.decoding.registry.cache import AVRO, BadReferences, Registered, UnknownId
+from platform_assets.decoding.registry.cache import AVRO, LARGEST_ID, BadReferences, Registered, UnknownId
 from platform_assets.decoding.registry.settings import URL_VARIABLE, RegistrySettings
 from platform_assets.decoding.registry.wire import Key, long_id
-from platform_assets.errors import ConfigurationError, RegistryRefusedError, RegistryUnreachableError
+from platform_assets.errors import (
+    ConfigurationError,
+    RegistryRefusedError,
+    RegistryUnreachableError,
+    SchemaNotRegisteredError,
+)
 from platform_assets.secret_files import basic_login
 
 MOST_BYTES: Final = 4 << 20
@@ -38,6 +43,9 @@ UNKNOWN_SUBJECT_VERSION: Final = (40401, 40402, UNKNOWN_SCHEMA)
 """Error codes with which a registry reports that it does not have a subject, a version of the subject, or the schema of
 that version."""
 _FIRST_PAUSE: Final = 0.2
+_JSON: Final = "application/vnd.schemaregistry.v1+json"
+_MOST_SAID: Final = 300
+"""Number of characters of a registry's message that an error shows."""
 _TRANSIENT: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _PIECE: Final = 1 << 16
 _CONFLUENT: Final = re.compile(r"/apis/ccompat/v[0-9]+$")
@@ -100,6 +108,37 @@ class RegistryClient:
         return Registered(
             _text(found, "schemaType", AVRO, self._settings), _text(found, "schema", None, self._settings), references
         )
+
+    def id_of(self, subject: str, schema: Registered, *, register: bool) -> int:
+        """Return the id of a schema in a subject; with `register`, register the schema if the subject does not have it.
+        The caller must confirm that the id belongs to the schema.
+
+        Raises SchemaNotRegisteredError if the subject does not have the schema, or the registry does not accept it;
+        RegistryUnreachableError (retryable) and RegistryRefusedError as `schema` does.
+        """
+        try:
+            path = f"/subjects/{_in_path(subject, subject)}" + ("/versions" if register else "")
+        except BadReferences as error:
+            raise ConfigurationError(f"subject {subject!r} cannot be used: it would lead to another path") from error
+        body = {"schema": schema.text, **({} if schema.kind == AVRO else {"schemaType": schema.kind})}
+        found = self._tried(lambda: self._id_once(path, json.dumps(body).encode(), subject))
+        if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= LARGEST_ID:
+            raise self._refused("its answer has no schema id")
+        return found
+
+    def _id_once(self, path: str, body: bytes, subject: str) -> Any:
+        status, content = self._request(self._settings.url + path, body)
+        document = _document(content)
+        if status == 404 and document.get("error_code") in UNKNOWN_SUBJECT_VERSION:
+            raise SchemaNotRegisteredError(self._settings.url, subject, "the subject does not have this schema")
+        if status in (409, 422):
+            said = document.get("message")
+            cause = said[:_MOST_SAID] if isinstance(said, str) else f"HTTP {status}"
+            kind = "it is not compatible with the subject's schemas" if status == 409 else "it is not valid"
+            raise SchemaNotRegisteredError(self._settings.url, subject, f"{kind} ({cause})")
+        if status != 200:
+            raise self._refused(f"it answered with HTTP {status}")
+        return document.get("id")
 
     def _of_apicurio(self, of: str, number: int, key: Key, kind: str) -> Registered:
         """Query Apicurio's own API. In Apicurio's Confluent-compatible API, a setting of the registry decides if an id
@@ -201,13 +240,15 @@ class RegistryClient:
             )
         return document
 
-    def _request(self, address: str) -> tuple[int, bytes]:
-        """Send one request. Return the status and the body. Raises _Again and RegistryRefusedError."""
+    def _request(self, address: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Send one request, with a `body` as POST. Return the status and the body. Raises _Again and
+        RegistryRefusedError."""
         try:
             answer = self._pool.request(
-                "GET",
+                "GET" if body is None else "POST",
                 address,
-                headers=self._headers(),
+                body=body,
+                headers=self._headers() | ({} if body is None else {"Content-Type": _JSON}),
                 redirect=False,
                 retries=False,
                 preload_content=False,

@@ -1,19 +1,20 @@
 """Rows of a table as keys, values and headers of Kafka records.
 
 JSON is built column by column with Arrow, and joined per row by a kernel, which takes a fraction of the time of Python's
-encoder.
-Nested columns go through Python. Integers keep all their digits, decimals are strings unless declared as numbers,
-timestamps are ISO 8601 in UTC with microseconds, and binary columns are base64.
+encoder. Nested columns go through Python. Integers keep all their digits, decimals are strings unless declared as numbers,
+timestamps are ISO 8601 in UTC with microseconds, and binary columns are base64. Formats with a schema have modules of
+their own, such as `avro`.
 """
 
 from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import cached_property
 from hashlib import sha256
 from itertools import repeat
 from math import isfinite
@@ -24,13 +25,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.errors import ConfigurationError, UnpublishableRowError, UnpublishableTombstoneError
+from platform_assets.decoding.registry.cache import Registered
+from platform_assets.errors import (
+    ConfigurationError,
+    UnpublishableRowError,
+    UnpublishableTombstoneError,
+    UnpublishableValueError,
+)
 from platform_assets.kafka.publisher import Headers, Placed, Record
 from platform_assets.lake.decoded_table import KEY, KEY_RESCUED, RESCUED, TOMBSTONE
 from platform_assets.lake.parquet import python_values
 from platform_assets.model.derived import DerivedRef
-from platform_assets.model.publishing import HEADER, POSITION, Part, PublishDeclaration
+from platform_assets.model.publishing import HEADER, POSITION, WITH_SCHEMA, Part, PublishDeclaration, Side
 from platform_assets.model.tables import StateRef, TableRef
+from platform_assets.windows.publish import avro
+from platform_assets.windows.publish.datums import Misfit
 
 OWN_COLUMNS: Final = frozenset(
     {
@@ -48,6 +57,7 @@ _NO_LONGS: Final = np.zeros(1, np.int64)
 _FIRST_TIME: Final = -62_135_596_800_000_000
 _END_OF_TIMES: Final = 253_402_300_800_000_000
 """Microseconds from 1970 to the year 1, and to the year 10000, exclusive."""
+_SHOWN: Final = 60
 _VERSION: Final = 1
 """Changes whenever the same rows give other keys, values or headers."""
 
@@ -107,10 +117,13 @@ def partitions(keys: pa.LargeBinaryArray, rows: pa.Table, number: int) -> npt.ND
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encodes rows with the columns `schema` as `declaration` says. Raises ConfigurationError for unknown columns."""
+    """Encodes rows with the columns `schema` as `declaration` says. `heads` are the bytes before the data of keys and
+    values that name their schema. Raises ConfigurationError for unknown columns, and for columns that a schema does not
+    have."""
 
     declaration: PublishDeclaration
     schema: pa.Schema
+    heads: Mapping[Side, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         named = [c for part in (self.declaration.key, self.declaration.value) if part for c in part.columns]
@@ -120,12 +133,36 @@ class Encoder:
                 f"{self.declaration.table} has no column {', '.join(map(repr, unknown))}; its columns are: "
                 f"{', '.join(self.schema.names)}"
             )
+        assert self.forms is not None  # made here, so that the error is raised here
+
+    @cached_property
+    def forms(self) -> dict[Side, avro.Form]:
+        """The forms of keys and values whose format has a schema."""
+        d, found = self.declaration, dict[Side, avro.Form]()
+        for side, part in d.sides.items():
+            if part.format in WITH_SCHEMA:
+                hidden = () if part.columns else self._hidden
+                fields = [each for each in self.schema if each.name not in hidden or part.schema is not None]
+                try:
+                    found[side] = avro.form(fields, part.columns, part.schema, d.name_of(side))
+                except ConfigurationError as e:
+                    raise ConfigurationError(f"{side} of {d.name}: {e}") from e
+        return found
+
+    def with_heads(self, heads: Mapping[Side, bytes]) -> Encoder:
+        """Return an encoder with these bytes before the data of keys and values."""
+        return replace(self, heads=heads)
+
+    @property
+    def schemas(self) -> dict[Side, Registered]:
+        """The schemas of keys and values whose format has one."""
+        return {side: Registered(form.kind, form.text) for side, form in self.forms.items()}
 
     @property
     def columns(self) -> list[str]:
         """Names of the columns that `encode` needs, without those that give a row's position."""
-        parts = [part for part in (self.declaration.key, self.declaration.value) if part is not None]
-        wanted = [c for part in parts for c in self._of(part)] + [c for _, c in self.declaration.headers]
+        wanted = [c for side in self.declaration.sides for c in self._of(side)]
+        wanted += [c for _, c in self.declaration.headers]
         if TOMBSTONE in self.schema.names:
             wanted += [TOMBSTONE, *([KEY] if self.declaration.key and KEY in self.schema.names else [])]
         return list(dict.fromkeys(wanted))
@@ -136,23 +173,36 @@ class Encoder:
         return pa.schema([self.schema.field(name) for name in self.columns])
 
     def check(self, rows: pa.Table) -> None:
-        """Raise UnpublishableRowError if the key of a tombstone, or a number or time in a column, cannot be published."""
-        self._with_keys_of_tombstones(rows)
-        for name in self.columns:
+        """Raise UnpublishableRowError if the key of a tombstone, or a value in a column, cannot be published."""
+        rows = self._with_keys_of_tombstones(rows)
+        for side, form in self.forms.items():
+            if form.may_refuse:
+                self._with_schema(form, side, rows)
+        as_text = [c for side in self.declaration.sides if side not in self.forms for c in self._of(side)]
+        for name in dict.fromkeys([*as_text, *(column for _, column in self.declaration.headers)]):
             kind = rows.schema.field(name).type
             if pa.types.is_floating(kind):
                 self._finite(rows[name], name)
             elif pa.types.is_timestamp(kind):
                 self._in_years(rows[name], name)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A digest of everything that decides which records the same rows give: of the declaration, the types of the
         columns and this encoder's version."""
         d = self.declaration
-        form = (d.key, d.value, d.headers, d.tombstones, d.decimals, d.non_finite)
+        key, value = (self._plain_part(part) for part in (d.key, d.value))
+        form = (key, value, d.headers, d.tombstones, d.decimals, d.non_finite)
         columns = [(name, str(self.schema.field(name).type)) for name in self.columns]
-        return sha256(repr((_VERSION, form, columns)).encode()).hexdigest()[:32]
+        text = repr((_VERSION, form, columns))
+        for side, schema in self.schemas.items():
+            text += f" {side} {schema.fingerprint}"
+        return sha256(text.encode()).hexdigest()[:32]
+
+    @staticmethod
+    def _plain_part(part: Part | None) -> Part | None:
+        """Return a part without what does not change its records."""
+        return None if part is None else replace(part, register=False, subject=None)
 
     def encode(self, rows: pa.Table) -> Encoded:
         """Encode the rows. Raises UnpublishableRowError if a number is not finite, or a time is not in the years 1 to 9999,
@@ -161,12 +211,12 @@ class Encoder:
         d = self.declaration
         keys = pa.chunked_array([pa.nulls(rows.num_rows, pa.large_binary())])
         if d.key is not None:
-            keys = self._part(d.key, rows)
+            keys = self._part("key", rows)
         headers = None
         if d.headers:
             named = [(name, self._single(rows[column], "text", column).to_pylist()) for name, column in d.headers]
             headers = [[(name, each[at]) for name, each in named] for at in range(rows.num_rows)]
-        values = self._part(d.value, rows)
+        values = self._part("value", rows)
         if TOMBSTONE in rows.column_names and pc.any(rows[TOMBSTONE]).as_py():
             values = pc.if_else(pc.fill_null(rows[TOMBSTONE], False), pa.scalar(None, values.type), values)
         sizes = sum(pc.fill_null(pc.binary_length(each), 0).to_numpy().astype(np.int64) for each in (keys, values))
@@ -201,12 +251,20 @@ class Encoder:
             return pc.struct_field(key, [at]) if at >= 0 and key.type.field(at).type == kind else None
         return key if columns == 1 and key.type == kind else None
 
-    def _of(self, part: Part) -> list[str]:
-        hidden = OWN_COLUMNS if isinstance(self.declaration.table, TableRef) else hidden_in(self.declaration.table)
-        return list(part.columns) or [n for n in self.schema.names if n not in hidden]
+    @property
+    def _hidden(self) -> frozenset[str]:
+        table = self.declaration.table
+        return OWN_COLUMNS if isinstance(table, TableRef) else hidden_in(table)
 
-    def _part(self, part: Part, rows: pa.Table) -> pa.ChunkedArray:
-        names = self._of(part)
+    def _of(self, side: Side) -> list[str]:
+        if side in self.forms:
+            return list(self.forms[side].columns)
+        return list(self.declaration.sides[side].columns) or [n for n in self.schema.names if n not in self._hidden]
+
+    def _part(self, side: Side, rows: pa.Table) -> pa.ChunkedArray:
+        if side in self.forms:
+            return pa.chunked_array([self._with_schema(self.forms[side], side, rows)])
+        part, names = self.declaration.sides[side], self._of(side)
         if part.format != "json":
             return self._single(rows[names[0]], part.format, names[0])
         if not names:
@@ -215,6 +273,24 @@ class Encoder:
         openings = ["," + json.dumps(name, ensure_ascii=False) + ":" for name in names]
         openings[0] = "{" + openings[0][1:]
         return pa.chunked_array([_joined(literals, [*openings, "}"], rows.num_rows)])
+
+    def _with_schema(self, form: avro.Form, side: Side, rows: pa.Table) -> pa.LargeBinaryArray:
+        alive = np.ones(rows.num_rows, bool)
+        if side == "value" and TOMBSTONE in rows.column_names:
+            alive = ~pc.fill_null(rows[TOMBSTONE], False).to_numpy(zero_copy_only=False)
+        try:
+            return form.encode(rows, alive, self.heads.get(side, b""))
+        except Misfit as e:
+            d = self.declaration
+            raise UnpublishableValueError(d.topic, d.table.name, self._row_named(rows, e.row), e.place, e.what) from e
+
+    def _row_named(self, rows: pa.Table, row: int) -> str:
+        if all(name in rows.column_names for name in POSITION):
+            partition, offset = (rows[name][row].as_py() for name in POSITION)
+            return f"of partition {partition} and offset {offset}"
+        names = self._of("key") if self.declaration.key is not None else rows.column_names
+        values = (ascii(python_values(rows[name].slice(row, 1).combine_chunks())[0])[:_SHOWN] for name in names)
+        return "with " + ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
 
     def _single(self, column: pa.ChunkedArray, kind: str, name: str) -> pa.ChunkedArray:
         """Return one column as bytes; nulls stay nulls. Text shows values as JSON does, without quotes."""

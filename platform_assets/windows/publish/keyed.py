@@ -18,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from platform_assets.decoding.registry.cache import Registered
 from platform_assets.errors import ConfigurationError, PublishingInterruptedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.publisher import Headers, Record, Session, Target, committed_records
@@ -26,10 +27,11 @@ from platform_assets.lake.failures import TableDamagedError
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.logs import logger
-from platform_assets.model.publishing import HEADER, PublishDeclaration
+from platform_assets.model.publishing import HEADER, PublishDeclaration, Side
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish.encoding import Encoder, hidden_in
 from platform_assets.windows.publish.progress import Kind, Plan, Published
+from platform_assets.windows.publish.schema_ids import SchemaIds
 
 _log = logger(__name__)
 
@@ -194,10 +196,15 @@ class KeyedPublisher:
         version = self.version()
         if version is None or self._is_published(known, version):
             return
-        version, rows = self.rows()
+        version, rows = self.rows(send=True)
         form = self._encoder().digest
         held = self.held()
         changes = list(difference(rows, held.live()))
+        if known is not None and known.form not in ("", form):
+            _log.warning(
+                "%s: the declaration or the columns have changed: %d of %d rows differ and are sent", self.declaration.name,
+                sum(value is not None for _, _, value, _ in changes), len(rows),
+            )  # fmt: skip
         number, first = max(held.number, 0 if known is None else known.number) + 1, 0
         if known is not None and not known.is_complete and known.version == version:
             number, first = known.number, known.sent
@@ -255,15 +262,26 @@ class KeyedPublisher:
             return None
         return _name(folder, folder.delta())
 
-    def rows(self, see: Callable[[pa.RecordBatch, Sequence[bytes | None]], None] | None = None) -> tuple[str, Rows]:
+    @property
+    def schemas(self) -> dict[Side, Registered]:
+        """The schemas of keys and values whose format has one."""
+        return self._encoder().schemas
+
+    def rows(
+        self, see: Callable[[pa.RecordBatch, Sequence[bytes | None]], None] | None = None, *, send: bool = False
+    ) -> tuple[str, Rows]:
         """Return the newest version, and value and declared headers of each row, by key. `see` is called with rows, in all
-        of their columns, and their keys. Raises ConfigurationError if
-        two rows have the same key, or one has none, and PublishingInterruptedError if files of this version are deleted
-        meanwhile."""
+        of their columns, and their keys. `send` is as for `SchemaIds.heads`.
+
+        Raises ConfigurationError if two rows have the same key, or one has none, PublishingInterruptedError if files of
+        this version are deleted meanwhile, UnpublishableRowError, and the errors of `SchemaIds.heads`."""
         d = self.declaration
         folder = self.ledger.lake.table(d.table)
         delta = folder.delta()
         encoder = self._encoder(delta)
+        if any(part.registry for part in d.sides.values()):
+            topic_id = self.cluster.topic(d.topic).topic_id
+            encoder = encoder.with_heads(SchemaIds(d, self.ledger.lake, topic_id).heads(encoder.schemas, send=send))
         found: Rows = {}
         number = 0
         for batch in self._batches(folder, delta, encoder.columns if see is None else None):

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from platform_assets.decoding.registry.cache import Registered
 from platform_assets.errors import (
     ConfigurationError,
     PublishedRowsLostError,
@@ -35,7 +36,7 @@ from platform_assets.ledger import unloaded
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.logs import logger
-from platform_assets.model.publishing import POSITION, PublishDeclaration
+from platform_assets.model.publishing import POSITION, PublishDeclaration, Side
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish import loads
 from platform_assets.windows.publish.encoding import Encoded, Encoder, fitting, partitions
@@ -51,6 +52,7 @@ from platform_assets.windows.publish.progress import (
     key_of,
     parsed_key,
 )
+from platform_assets.windows.publish.schema_ids import SchemaIds
 from platform_assets.windows.publish.transactions import (
     Count,
     Records,
@@ -121,7 +123,7 @@ class Publisher:
         self.target.require_same(Topics(topics.target, session.progress.topic_id), topics)
         known, receipts = self._known(session.progress, topics.target, recorded), self._receipts()
         plan = self._plan(known, receipts)
-        encoder = self._encoder() if plan.behind else None
+        encoder = self._sending(topics.target) if plan.behind else None
         # Before anything is sent: until it is compared with a later load, VACUUM must keep what is published.
         if plan.behind:
             pins = {key: [p.load] if p.base is None or p.is_complete else [p.base, p.load] for key, p in known.items()}
@@ -358,6 +360,28 @@ class Publisher:
                 found.append(("added" if was is None else "changed", position, *now))
         return found, silent
 
+    def _sending(self, topic_id: str) -> Encoder:
+        """Return the encoder for records that are sent. Raises the errors of `SchemaIds.heads`."""
+        encoder = self._encoder()
+        return encoder.with_heads(
+            SchemaIds(self.declaration, self.ledger.lake, topic_id).heads(encoder.schemas, send=True)
+        )
+
+    def _reading(self) -> Encoder:
+        """Return the encoder for records that are compared with the topic."""
+        encoder = self._encoder()
+        if not any(part.registry for part in self.declaration.sides.values()):
+            return encoder
+        topic_id = self.cluster.topic(self.declaration.topic).topic_id
+        return encoder.with_heads(
+            SchemaIds(self.declaration, self.ledger.lake, topic_id).heads(encoder.schemas, send=False)
+        )
+
+    @property
+    def schemas(self) -> dict[Side, Registered]:
+        """The schemas of keys and values whose format has one."""
+        return self._encoder().schemas
+
     def _encoder(self) -> Encoder:
         return Encoder(self.declaration, decoded_table.held(self.ledger.lake.table(self.declaration.windowed)))
 
@@ -402,7 +426,7 @@ class Publisher:
         self, key: str, load: Load, numbers: Iterable[int]
     ) -> tuple[dict[Position, Content], dict[int, npt.NDArray[np.int32]]]:
         """Return the rows of a load, and the partition of each out of each of these numbers of partitions."""
-        encoder, d = self._encoder(), self.declaration
+        encoder, d = self._reading(), self.declaration
         rows = loads.read(self.ledger, d.windowed, key, load, encoder.wanted, d.topic)
         encoded = encoder.encode(rows)
         choices = {number: partitions(encoded.key_column, rows, number) for number in {*numbers}}

@@ -1,0 +1,181 @@
+"""Judgement of published keys and values whose format has a schema, by the formats' own libraries. No code is shared with
+the publisher's encoder: `fastavro` reads Avro, with the schema that the registry has for the id in the record."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Context, Decimal
+from functools import cached_property
+from typing import Any, Final
+
+import fastavro
+import fastavro.schema
+import pyarrow as pa
+
+from platform_assets.decoding.registry.cache import BadReferences, Registered, UnknownId
+from platform_assets.decoding.registry.client import RegistryClient
+from platform_assets.decoding.registry.settings import RegistrySettings
+from platform_assets.model.publishing import PublishDeclaration, Side
+from platform_assets.windows.publish.avro import is_same
+
+_HEAD: Final = struct.Struct(">bI")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EXACT: Final = Context(prec=100)
+_UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    RecursionError,
+    struct.error,
+    fastavro.schema.SchemaParseException,
+)
+
+
+@dataclass(frozen=True)
+class SchemaReader:
+    """Reads the records of a published topic. `own` returns the schemas with which the publisher would send now."""
+
+    declaration: PublishDeclaration
+    own: Callable[[], Mapping[Side, Registered]]
+    _known: dict[int, Registered | None] = field(default_factory=dict)
+
+    def agrees(
+        self,
+        side: Side,
+        given: bytes,
+        row: Mapping[str, Any],
+        types: Mapping[str, pa.DataType],
+        wanted: set[str] | None,
+    ) -> bool:
+        """See `published_values.Reader`. Raises RegistryUnreachableError, RegistryRefusedError and ConfigurationError."""
+        if self.declaration.sides[side].registry:
+            if len(given) < _HEAD.size:
+                return False
+            magic, number = _HEAD.unpack_from(given)
+            schema = self._registered(side, number) if magic == 0 else None
+            given = given[_HEAD.size :]
+        else:
+            schema = self._own[side]
+        if schema is None:
+            return False
+        try:
+            return _is_avro(json.loads(schema.text), given, row, types, wanted)
+        except _UNREADABLE:
+            return False
+
+    @cached_property
+    def _own(self) -> Mapping[Side, Registered]:
+        return self.own()
+
+    def _registered(self, side: Side, number: int) -> Registered | None:
+        if number not in self._known:
+            client = RegistryClient(RegistrySettings.of(os.environ))
+            try:
+                self._known[number] = self._expected(side, client.schema(number))
+            except (UnknownId, BadReferences):
+                self._known[number] = None
+            finally:
+                client.close()
+        return self._known[number]
+
+    def _expected(self, side: Side, found: Registered) -> Registered | None:
+        """Return the registry's schema if it is the declared one: a record must not choose with which schema it is read."""
+        own = self._own[side]
+        return found if found.kind == own.kind and is_same(own.text, found.text) else None
+
+
+def _is_avro(
+    schema: Any, given: bytes, row: Mapping[str, Any], types: Mapping[str, pa.DataType], wanted: set[str] | None
+) -> bool:
+    stream = io.BytesIO(given)
+    # Without logical types: fastavro has no times after the year 9999, and rounds decimals.
+    found: Any = fastavro.schemaless_reader(stream, fastavro.parse_schema(_plain(schema)), None)
+    if stream.read(1):
+        return False
+    schema = fastavro.schema.expand_schema(schema)
+    column: str
+    if isinstance(schema, dict) and schema["type"] == "record":
+        fields = {each["name"]: each["type"] for each in schema["fields"]}
+        if (wanted is not None and set(fields) != wanted) or found.keys() != fields.keys():
+            return False
+        return all(_is_same(of, found[name], row[name], types[name]) for name, of in fields.items())
+    (column,) = wanted or set()
+    return _is_same(schema, found, row[column], types[column])
+
+
+def _plain(schema: Any) -> Any:
+    """Return a schema without logical types."""
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {
+        name: part for name, part in schema.items() if name not in ("logicalType", "precision", "scale", "default")
+    }
+    for name in ("type", "items", "values"):
+        if name in found and not isinstance(found[name], str):
+            found[name] = _plain(found[name])
+    if isinstance(found.get("fields"), list):
+        found["fields"] = [_plain(each) for each in found["fields"]]
+    return found
+
+
+def _is_same(of: Any, found: Any, value: Any, kind: pa.DataType) -> bool:
+    """Return True if what fastavro has read is the value of a row."""
+    if isinstance(of, list):
+        (of,) = (each for each in of if each != "null")
+    elif value is None:
+        return False
+    if value is None or found is None:
+        return value is None and found is None
+    name = of if isinstance(of, str) else of["type"]
+    if isinstance(name, dict | list):
+        return _is_same(name, found, value, kind)
+    if name == "record":
+        types = {each.name: each.type for each in kind}
+        fields = {each["name"]: each["type"] for each in of["fields"]}
+        return fields.keys() == types.keys() and all(_is_same(fields[n], found[n], value[n], types[n]) for n in types)
+    if name == "array":
+        pairs = zip(found, value, strict=True)
+        return all(_is_same(of["items"], each, other, kind.value_type) for each, other in pairs)
+    if name == "map":
+        given = dict(value)
+        return found.keys() == given.keys() and all(
+            _is_same(of["values"], found[n], given[n], kind.item_type) for n in given
+        )
+    return _is_leaf(of if isinstance(of, dict) else {}, found, value, kind)
+
+
+def _is_leaf(of: Mapping[str, Any], found: Any, value: Any, kind: pa.DataType) -> bool:
+    logical = of.get("logicalType")
+    if isinstance(value, Decimal):
+        whole = int.from_bytes(found, "big", signed=True)
+        return logical == "decimal" and Decimal(whole).scaleb(-of.get("scale", 0), _EXACT) == value
+    if pa.types.is_timestamp(kind):
+        micros = value if isinstance(value, int) else _micros(value)
+        each = {"timestamp-micros": 1, "timestamp-millis": 1000}
+        unit = each[str(logical).removeprefix("local-")]
+        return str(logical).startswith("local-") == (kind.tz is None) and found * unit == micros
+    if pa.types.is_date(kind):
+        days = (value - date(1970, 1, 1)).days if isinstance(value, date) else value
+        return logical == "date" and found == days
+    if isinstance(value, float):
+        if math.isnan(value):
+            return isinstance(found, float) and math.isnan(found)
+        return isinstance(found, float) and struct.pack("d", found) == struct.pack("d", value)
+    return type(found) is type(value) and bool(found == value)
+
+
+def _micros(value: datetime) -> int:
+    since = value.replace(tzinfo=UTC) - _EPOCH if value.tzinfo is None else value - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

@@ -1,0 +1,142 @@
+"""Ids of the schemas with which records are published, as a registry gives them and as the lake remembers them.
+
+Records name their schema by its id. So the lake keeps, for each published topic, the id of each schema that records
+name. A registry that gives a known schema another id has been created again or is another one: publishing is refused,
+instead of sending records that readers of the earlier registry cannot read. If the registry does not answer, the known
+id is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from platform_assets.decoding.registry.cache import BadReferences, Registered, UnknownId
+from platform_assets.decoding.registry.client import HURRIED, PATIENT, RegistryClient
+from platform_assets.decoding.registry.settings import RegistrySettings
+from platform_assets.errors import PublishedSchemaChangedError, RegistryRefusedError, RegistryUnreachableError
+from platform_assets.lake.location import Lake
+from platform_assets.model.logs import logger
+from platform_assets.model.publishing import PublishDeclaration, Side
+from platform_assets.windows.publish.avro import is_same
+
+_log = logger(__name__)
+
+MAGIC: Final = b"\0"
+_VERSION: Final = 1
+_ENDING: Final = ".schemas"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Ids of the schemas of one topic that records may name, by side and fingerprint, in order of first use."""
+
+    topic_id: str = ""
+    ids: Mapping[Side, Mapping[str, int]] = field(default_factory=dict)
+
+    def of(self, side: Side) -> Mapping[str, int]:
+        """Return the ids of a side."""
+        return self.ids.get(side, {})
+
+
+def known(lake: Lake, topic: str, topic_id: str) -> Known:
+    """Return the ids that are known for the topic with this id."""
+    content = lake.published.read(topic + _ENDING)
+    document = {} if content is None else json.loads(content)
+    if document.get("topic_id") != topic_id:
+        return Known(topic_id)
+    sides: tuple[Side, ...] = ("key", "value")
+    found: dict[Side, Mapping[str, int]] = {side: document[side] for side in sides if side in document}
+    return Known(topic_id, found)
+
+
+def _remember(lake: Lake, topic: str, found: Known) -> None:
+    document = {"version": _VERSION, "topic_id": found.topic_id, **found.ids}
+    lake.published.write(topic + _ENDING, json.dumps(document, separators=(",", ":")).encode())
+
+
+def head_of(number: int) -> bytes:
+    """Return the bytes before a datum whose schema has this id."""
+    return MAGIC + number.to_bytes(4, "big")
+
+
+@dataclass(frozen=True)
+class SchemaIds:
+    """Finds the ids for the published topic with the id `topic_id`. `client` makes a client for the registry."""
+
+    declaration: PublishDeclaration
+    lake: Lake
+    topic_id: str
+    client: Callable[..., RegistryClient] = RegistryClient
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def heads(self, schemas: Mapping[Side, Registered], *, send: bool) -> dict[Side, bytes]:
+        """Return what records have before their data, by side, for the sides with these schemas. With `send`, the registry
+        confirms each id, and the lake remembers it; without, a known id is used as it is, and nothing is registered.
+
+        Raises PublishedSchemaChangedError, SchemaNotRegisteredError, RegistryUnreachableError (retryable),
+        RegistryRefusedError, ConfigurationError and LakeNotWritableError.
+        """
+        before = known(self.lake, self.declaration.topic, self.topic_id)
+        ids: dict[Side, dict[str, int]] = {side: dict(before.of(side)) for side in ("key", "value") if before.of(side)}
+        found: dict[Side, bytes] = {}
+        for side, schema in schemas.items():
+            if not self.declaration.sides[side].registry:
+                continue
+            number = ids.get(side, {}).get(schema.fingerprint)
+            if number is None or send:
+                number = self._confirmed(side, schema, ids.get(side, {}), send=send)
+            ids.setdefault(side, {})[schema.fingerprint] = number
+            found[side] = head_of(number)
+        if send and ids != before.ids:
+            _remember(self.lake, self.declaration.topic, Known(self.topic_id, ids))
+        return found
+
+    def _confirmed(self, side: Side, schema: Registered, ids: Mapping[str, int], *, send: bool) -> int:
+        d = self.declaration
+        pinned = ids.get(schema.fingerprint)
+        if side == "key" and ids and pinned is None:
+            raise PublishedSchemaChangedError(
+                d.topic, side,
+                f"it is another one than that of the keys that were sent, which has id {[*ids.values()][-1]}, so later records "
+                "would not replace or delete earlier ones",
+                "Declare the earlier schema as `schema`, publish to another topic",
+            )  # fmt: skip
+        settings = RegistrySettings.of(self.environ)
+        client = self.client(settings, patience=PATIENT if pinned is None else HURRIED)
+        try:
+            number = client.id_of(d.subject_of(side), schema, register=send and d.sides[side].register)
+            if pinned is None or number != pinned:
+                self._check(client, settings, number, schema)
+        except RegistryUnreachableError as e:
+            if pinned is None:
+                raise
+            _log.warning("%s: %s The known id %d is used.", d.name, e, pinned)
+            return pinned
+        finally:
+            client.close()
+        if pinned is not None and number != pinned:
+            raise PublishedSchemaChangedError(
+                d.topic, side, f"the registry at {settings.url} gives it id {number}, but records name it by id {pinned}",
+                "The registry was created again or restored, or SCHEMA_REGISTRY_URL points to another one: import the schemas "
+                "with their ids, or correct the address",
+            )  # fmt: skip
+        if ids and pinned is None:
+            _log.warning("%s: the schema of the %s has changed: later records have id %d", d.name, side, number)
+        return number
+
+    def _check(self, client: RegistryClient, settings: RegistrySettings, number: int, schema: Registered) -> None:
+        """Make sure that the registry's schema with this id is `schema`."""
+        try:
+            found = client.schema(number)
+        except (UnknownId, BadReferences) as e:
+            raise RegistryRefusedError(
+                settings.url, f"it does not return the schema to which it gave id {number}"
+            ) from e
+        if found.kind != schema.kind or found.references or not is_same(schema.text, found.text):
+            raise RegistryRefusedError(
+                settings.url, f"its schema with id {number} is not the one for which it gave this id"
+            )
