@@ -12,9 +12,9 @@ WARM_UP: Final = 3
 for minutes."""
 
 
-def counted(rounds: int) -> range:
+def counted(rounds: int, warm_up: int = WARM_UP) -> range:
     """Return the numbers of all rounds. The numbers of warm-up rounds are below 1."""
-    return range(1 - WARM_UP, rounds + 1)
+    return range(1 - warm_up, rounds + 1)
 
 
 def alternate(
@@ -23,15 +23,16 @@ def alternate(
     report: Callable[[str], None],
     clear: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
+    warm_up: int = WARM_UP,
 ) -> dict[str, tuple[float, ...]]:
-    """Return, for each contender, the seconds that each of `rounds` runs takes. They follow `WARM_UP` rounds that are
+    """Return, for each contender, the seconds that each of `rounds` runs takes. They follow `warm_up` rounds that are
     not counted. In each round, the contenders run one after another.
 
     `clear` is called after each run and is not timed. If the work runs only on one thread of this process, `clock` can
     be `time.process_time`.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in counted(rounds):
+    for number in counted(rounds, warm_up):
         for name, run in contenders.items():
             began = clock()
             run()

@@ -16,7 +16,7 @@ from platform_assets.lake.location import Lake
 
 DAYS: Final = 7
 FIRST: Final = datetime(2013, 1, 1, 6, tzinfo=UTC)
-KEPT: Final = 10
+KEPT: Final = 500
 """Number of items that are kept per user: those that the user had last."""
 SUPPORT: Final = 10
 """Minimum number of users that two items have in common."""
@@ -60,20 +60,20 @@ def compared(lake: Lake) -> list[Comparison]:
 
 
 def _counts() -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-    """Return the number of users per item, and per pair of different items. pandas joins the kept items with themselves."""
+    """Return the number of users per item, and per pair of items. pandas joins the kept items with themselves."""
     import pandas as pd
 
     trips = pd.DataFrame([row[:2] for row in _trips()], columns=["plane", "item"])
     kept = trips.drop_duplicates(keep="last").groupby("plane").tail(KEPT)
     both = kept.merge(kept, on="plane", suffixes=("", "_other"))
-    pairs = both[both["item"] != both["item_other"]].groupby(["item", "item_other"]).size()
+    pairs = both.groupby(["item", "item_other"]).size()
     return kept.groupby("item").size().to_dict(), pairs.to_dict()
 
 
 def _best(users: dict[str, int], pairs: dict[tuple[str, str], int]) -> Iterable[tuple[Any, ...]]:
     scored: dict[str, list[tuple[Decimal, str, int, Decimal]]] = defaultdict(list)
     for (item, other), n in pairs.items():
-        if n >= SUPPORT:
+        if n >= SUPPORT and item != other:
             cosine = _rounded(n / Decimal(users[item] * users[other]).sqrt())
             jaccard = _rounded(Decimal(n) / (users[item] + users[other] - n))
             scored[item].append((-cosine, other, n, jaccard))

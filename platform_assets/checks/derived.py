@@ -14,7 +14,7 @@ from platform_assets.lake.derived_table import Made
 from platform_assets.lake.location import Lake
 from platform_assets.model.derived import DerivedDeclaration
 from platform_assets.model.windows import Span
-from platform_assets.windows.derive import checking, deriving
+from platform_assets.windows.derive import checking, freshness
 from platform_assets.windows.derive.checking import EQUALS_REBUILD, Comparison, Expected
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _outcomes(
     progress(RECORDED)
     folder = lake.table(declaration.table)
     try:
-        newer = deriving.up_to_date(lake, declaration)[1]
+        newer = freshness.up_to_date(lake, declaration)[1]
         # Opened once, so that a run that commits meanwhile is not taken for another writer.
         handle = folder.delta() if delta_log.exists(folder) else None
         made = None if handle is None else derived_table.newest(folder, handle.version())[0]
@@ -106,8 +106,8 @@ def as_recorded(
         )
     if lost:
         texts.append(f"{counted(len(lost), 'file')} of the newest version cannot be found, such as {lost[0]}.")
-    if not texts and deriving.has_past_files(lake, made):
-        return _undecided(declaration, RECORDED, deriving.PAST_FILES, (("rows", recorded),))
+    if not texts and freshness.has_past_files(lake, made):
+        return _undecided(declaration, RECORDED, freshness.PAST_FILES, (("rows", recorded),))
     behind = f", without newer changes of {', '.join(newer)}" if newer else ""
     headline = texts[0] if texts else f"{counted(recorded, 'row')} as recorded in version {made.version}{behind}."
     findings = tuple(_finding(declaration, "not conserved", text) for text in texts)
@@ -122,9 +122,10 @@ def rebuilt(declaration: DerivedDeclaration, compared: Comparison) -> CheckResul
     if compared.unknown is not None:
         return _undecided(declaration, EQUALS_REBUILD, compared.unknown, figures)
     if not compared.columns:
-        text = f"{what} equal the query's result over the recorded versions of its inputs."
+        text = f"{what} equal {compared.other}."
         return CheckResult(EQUALS_REBUILD, declaration.table, (), text, figures)
-    text = f"{what}, computed again from the recorded versions of the inputs, differ in {', '.join(compared.columns)}."
+    again = ", computed again from the recorded versions of the inputs," if compared.is_rebuilt else ""
+    text = f"{what}{again} differ in {', '.join(compared.columns)}."
     return CheckResult(
         EQUALS_REBUILD, declaration.table, (_finding(declaration, "decoded otherwise", text),), text, figures
     )

@@ -107,8 +107,9 @@ def _compared(found: Comparison) -> str:
     if found.unknown:
         return f"could not tell whether rows are right: {found.unknown}"
     if found.columns:
-        return f"{rows} differ from the query's result in {', '.join(found.columns)}"
-    return f"{rows} equal the query's result over the recorded versions of its inputs"
+        other = "the query's result" if found.is_rebuilt else "those that the newest run recorded"
+        return f"{rows} differ from {other} in {', '.join(found.columns)}"
+    return f"{rows} equal {found.other}"
 
 
 def _has_failed(environment: Environment, declaration: DerivedDeclaration) -> bool:

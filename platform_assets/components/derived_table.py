@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, PrivateAttr, field_validator, model_valid
 from platform_assets.components.decode_block import expectations_without_types
 from platform_assets.components.yaml_texts import TextContext
 from platform_assets.errors import ConfigurationError
-from platform_assets.model.derived import WINDOW, DerivedDeclaration, DerivedRef
+from platform_assets.model.derived import WINDOW, DerivedDeclaration, DerivedRef, Totals
 from platform_assets.orchestration import derived_definitions
 from platform_assets.windows.derive import query
 
@@ -41,6 +41,14 @@ class DerivedTable(dg.Component, dg.Model, dg.Resolvable):
             "derived.delays_by_day."
         ),
     ]
+    totals: Annotated[
+        dict[str, Any] | None,
+        Field(
+            description="Keep totals of the query's rows over all groups: `count` names a column for the number of rows that are "
+            "equal in the other columns, without those in `by`, and `sum` lists columns that are added. A run adds what changed "
+            "groups have now, and subtracts what they had before."
+        ),
+    ] = None
     expect: Annotated[
         list[Any],
         Field(description="Expectations on the table's values, as in `decode:`. Each of them becomes a check."),
@@ -70,6 +78,16 @@ class DerivedTable(dg.Component, dg.Model, dg.Resolvable):
             raise ValueError(f"{value!r} is neither `window` nor a mapping such as {{day: date(time_hour)}}")
         if not value:
             raise ValueError("names no column: write a mapping such as {day: date(time_hour)}, or `window`")
+        return value
+
+    @field_validator("totals")
+    @classmethod
+    def _are_totals(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            try:
+                _totals(value)
+            except ConfigurationError as e:
+                raise ValueError(str(e)) from e
         return value
 
     @field_validator("expect")
@@ -135,6 +153,7 @@ class DerivedTable(dg.Component, dg.Model, dg.Resolvable):
             by,
             self.sql,
             expectations_without_types(self.expect, derived_definitions.CHECK_NAMES),
+            None if self.totals is None else _totals(self.totals),
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -147,3 +166,17 @@ class DerivedTable(dg.Component, dg.Model, dg.Resolvable):
             interval_seconds=self.sensor_interval_seconds,
             sensor_running=self.sensor_running,
         )
+
+
+def _totals(given: Mapping[str, Any]) -> Totals:
+    """Return the totals that YAML declares. Raises ConfigurationError."""
+    if unknown := sorted(set(given) - {"count", "sum"}):
+        raise ConfigurationError(f"totals: unknown field {unknown[0]!r}: write `count` and `sum` only")
+    count, sums = given.get("count"), given.get("sum", [])
+    if not isinstance(count, str):
+        raise ConfigurationError(
+            "totals: `count` must be the name of the column for the number of rows, such as flights"
+        )
+    if not isinstance(sums, list) or not all(isinstance(name, str) for name in sums):
+        raise ConfigurationError("totals: `sum` must be a list of columns, such as [minutes_late]")
+    return Totals(count, tuple(sums))

@@ -16,7 +16,7 @@ from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import changes_table, dead_letter_table, decoded_table, state_table
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.model.derived import DerivedRef
+from platform_assets.model.derived import DerivedRef, Totals
 from platform_assets.model.publishing import WITH_SCHEMA, Part, PublishDeclaration
 from platform_assets.model.tables import StateKind, StateRef, TableKind, TableRef
 from platform_assets.windows.derive import query
@@ -93,11 +93,19 @@ def examined(
         each, parsed = waiting.pop(next(ready, next(iter(waiting))))
         found = analysed(parsed, each.declaration.by, known)
         if found.columns is not None:
-            known[each.declaration.table] = found.columns
+            columns = found.columns
+            if (totals := each.declaration.totals) is not None:
+                missing = [name for name in totals.sums if name.lower() not in columns]
+                mistakes += [
+                    Mistake(each.file, each.sql_line, f"totals: {_no_column('the query', name, columns)}")
+                    for name in missing
+                ]
+                columns = _of_totals(totals, each.declaration.by, columns)
+            known[each.declaration.table] = columns
             for column in dict.fromkeys(
-                c for e in each.declaration.expect for c in e.columns if c.lower() not in found.columns
+                c for e in each.declaration.expect for c in e.columns if c.lower() not in columns
             ):
-                text = f"expect: {_no_column(each.declaration.table.name, column, found.columns)}"
+                text = f"expect: {_no_column(each.declaration.table.name, column, columns)}"
                 mistakes.append(Mistake(each.file, each.expect_line, text))
         for finding in found.mistakes:
             line = each.by_line if finding.line is None else each.sql_line + finding.line - 1
@@ -106,6 +114,12 @@ def examined(
         warnings += [Mistake(each.file, each.sql_line, f"sql: {text}") for text in parsed.warnings]
         warnings += [Mistake(each.file, each.sql_line + (f.line or 1) - 1, f"sql: {f.message}") for f in found.warnings]
     return tuple(sorted(mistakes)), tuple(sorted(warnings))
+
+
+def _of_totals(totals: Totals, by: Iterable[str], columns: Columns) -> Columns:
+    """Return the columns of a table with totals, from those of its query. The types of sums are not known."""
+    left = {name: kind for name, kind in columns.items() if name not in {each.lower() for each in by}}
+    return {**left, **{name.lower(): "" for name in totals.sums}, totals.count.lower(): "BIGINT"}
 
 
 def declared_columns(declaration: TopicDeclaration, tables: Sequence[TableRef | StateRef]) -> dict[Input, Columns]:

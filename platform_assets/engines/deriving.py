@@ -94,6 +94,40 @@ class DerivingEngine:
             return self._of_files(old, before), self._of_files(new, now)
         return self.read_all(old), self.read_all(new)
 
+    @contextmanager
+    def read_changed(
+        self,
+        old: PinnedInput,
+        new: PinnedInput,
+        wanted: Sequence[Wanted],
+        groups: pa.Table,
+        is_read: Callable[[str], bool],
+    ) -> Iterator[tuple[DataFrame, DataFrame]]:
+        """Give the driving table's rows of these groups at two versions. Rows in files that both versions have are read only once,
+        and only the columns for which `is_read` is true."""
+        before, now = self._files(old, wanted), self._files(new, wanted)
+        if not (_are_few(before) and _are_few(now)) or before.schema != now.schema:
+            yield self.among(self.read(old, wanted), groups), self.among(self.read(new, wanted), groups)
+            return
+
+        def rows(table: PinnedInput, files: PinnedFiles) -> DataFrame:
+            frame = self._of_files(table, files)
+            # Without any column, there would be no rows.
+            names = [name for name in frame.columns if is_read(name)] or frame.columns[:1]
+            return self.among(frame.select(*map(quoted, names)), groups)
+
+        with self.cached(rows(new, now.without(now.without(before)))) as stay:
+            yield stay.unionAll(rows(old, before.without(now))), stay.unionAll(rows(new, now.without(before)))
+
+    @contextmanager
+    def cached(self, frame: DataFrame) -> Iterator[DataFrame]:
+        """Give a frame whose rows Spark keeps after their first use, until the end of the block."""
+        kept = frame.persist()
+        try:
+            yield kept
+        finally:
+            kept.unpersist()
+
     def changed_share(self, old: PinnedInput, new: PinnedInput) -> tuple[int, float]:
         """Return the number of rows of `new` in files that `old` does not have, and their share of all rows. If the log does not show
         them, all rows count."""
@@ -143,6 +177,11 @@ class DerivingEngine:
         with self.failures():
             return self._spark.conf.get("spark.sql.session.timeZone") in ("UTC", "Etc/UTC", "Z", "GMT")
 
+    def local(self, rows: pa.Table) -> DataFrame:
+        """Return a frame with these rows."""
+        frame: Any = self._spark.createDataFrame(rows)
+        return frame
+
     def empty(self, schema: pa.Schema) -> DataFrame:
         """Return a frame without rows that has these columns, with which a query is analyzed."""
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -175,7 +214,7 @@ class DerivingEngine:
 
     def groups_of(self, frames: Sequence[DataFrame], most: int) -> pa.Table | None:
         """Return the distinct groups of rows of the driving table; None if there are more than `most`."""
-        chosen = [frame.selectExpr(*(f"({e}) AS {_quoted(n)}" for n, e in self._by.items())) for frame in frames]
+        chosen = [frame.selectExpr(*(f"({e}) AS {quoted(n)}" for n, e in self._by.items())) for frame in frames]
         found = reduce(lambda one, other: one.union(other), chosen).distinct().limit(most + 1).toArrow()
         return None if found.num_rows > most else found
 
@@ -188,8 +227,8 @@ class DerivingEngine:
         from pyspark.sql import functions as F
 
         names = [f"{_GROUP}{i}" for i in range(len(pairs))]
-        values = others.select(*(F.col(_quoted(o)).alias(n) for (_, o), n in zip(pairs, names, strict=True))).distinct()
-        equal = [F.col(_quoted(mine)).eqNullSafe(F.col(n)) for (mine, _), n in zip(pairs, names, strict=True)]
+        values = others.select(*(F.col(quoted(o)).alias(n) for (_, o), n in zip(pairs, names, strict=True))).distinct()
+        equal = [F.col(quoted(mine)).eqNullSafe(F.col(n)) for (mine, _), n in zip(pairs, names, strict=True)]
         return frame.join(values, reduce(lambda a, b: a & b, equal), "left_semi")
 
     def among(self, frame: DataFrame, groups: pa.Table, *, other: bool = False) -> DataFrame:
@@ -209,35 +248,45 @@ class DerivingEngine:
         from pyspark.sql import functions as F
 
         named = self._spark.createDataFrame(groups.rename_columns([f"{_GROUP}{i}" for i in range(groups.num_columns)]))
-        pairs = [F.col(_quoted(c)).eqNullSafe(F.col(f"{_GROUP}{i}")) for i, c in enumerate(columns)]
+        pairs = [F.col(quoted(c)).eqNullSafe(F.col(f"{_GROUP}{i}")) for i, c in enumerate(columns)]
         return frame.join(F.broadcast(named), reduce(lambda a, b: a & b, pairs), how)
 
     def sample(self, table: DataFrame, driving: DataFrame, number: int, seed: str) -> pa.Table:
         """Return up to `number` groups of the derived table or of the driving table, which `seed` selects."""
         from pyspark.sql import functions as F
 
-        names = [F.col(_quoted(name)) for name in self._by]
-        computed = driving.selectExpr(*(f"({e}) AS {_quoted(n)}" for n, e in self._by.items()))
+        names = [F.col(quoted(name)) for name in self._by]
+        computed = driving.selectExpr(*(f"({e}) AS {quoted(n)}" for n, e in self._by.items()))
         order = F.xxhash64(F.lit(seed), *names)
         found = table.select(*names).union(computed).distinct().orderBy(order, *names).limit(number)
         return found.toArrow()
 
+    def placed(self, table: PinnedInput, wanted: Sequence[Wanted], groups: pa.Table) -> DataFrame | None:
+        """Return the derived table's rows of these groups, each with the address of its file; None if the table has no files, because
+        rows without files have no addresses. `wanted` has the values of the groups."""
+        from pyspark.sql import functions as F
+
+        if self.records(table, wanted) == 0:
+            return None
+        return self.of_groups(self.read(table, wanted).select("*", F.col("_metadata.file_path").alias(_FILE)), groups)
+
+    def without_places(self, placed: DataFrame) -> DataFrame:
+        """Return the rows of `placed` with the table's columns only."""
+        return placed.drop(_FILE)
+
     def holding(
-        self, table: PinnedInput, wanted: Sequence[Wanted], groups: pa.Table, lacking: DataFrame | None
+        self, table: PinnedInput, placed: DataFrame | None, lacking: DataFrame | None
     ) -> tuple[dict[str, str], RowsDigest, bool]:
-        """Return the derived table's files with rows of these groups: Spark's address of each, by its path in the table; the digest of
-        these rows; and True if `lacking` has no rows. `wanted` has the values of the groups. One query finds all of this.
+        """Return the derived table's files with the rows of `placed`: Spark's address of each, by its path in the table; the digest of
+        these rows; and True if `lacking` has no rows. One query finds all of this.
         """
         from pyspark.sql import functions as F
 
         queries: list[DataFrame] = []
         names = (_FILE, "row_high", "row_low", "rows")
-        # Without files, rows have no file names.
-        if self.records(table, wanted) != 0:
-            frame = self.read(table, wanted)
-            place = F.col("_metadata.file_path").alias(_FILE)
-            hashed = frame.select(*map(_quoted, self._by), place, self._hash_of(frame))
-            queries.append(self.of_groups(hashed, groups).groupBy(_FILE).agg(*_digest_sums()).select(*names))
+        if placed is not None:
+            hashed = placed.select(_FILE, self._hash_of(self.without_places(placed)))
+            queries.append(hashed.groupBy(_FILE).agg(*_digest_sums()).select(*names))
         if lacking is not None:
             queries.append(lacking.limit(1).select(F.lit(None).cast("string"), *(F.lit(0) for _ in names[1:])))
         rows = reduce(lambda one, other: one.union(other), queries).toDF(*names).collect() if queries else []
@@ -261,9 +310,10 @@ class DerivingEngine:
         inside = placed.join(F.broadcast(wanted), F.col(_FILE) == F.col(_GROUP), "left_semi")
         return self.of_groups(inside, groups, other=True).drop(_FILE)
 
-    def write(self, frame: DataFrame, folder: Folder, below: str) -> None:
-        """Write rows as Parquet files into the new folder `below` of the table. Rows of a group are near each other."""
-        near = frame.hint("rebalance", *self._by)
+    def write(self, frame: DataFrame, folder: Folder, below: str, *, moves: bool = True) -> None:
+        """Write rows as Parquet files into the new folder `below` of the table. Rows of a group are near each other, unless `moves`
+        is false: then rows stay in the order in which they are read, which takes less time."""
+        near = frame.hint("rebalance", *self._by) if moves else frame
         writer = near.write.mode("error").option("compression", "zstd")
         writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         writer.parquet((folder / below).spark_path)
@@ -403,7 +453,7 @@ def _plain(address: str) -> str:
     return re.sub(r"^[a-z0-9]+:(?=/)", "", address).lstrip("/")
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 

@@ -18,7 +18,7 @@ from platform_assets.model.untrusted import line, markdown
 from platform_assets.orchestration import dagster_records
 from platform_assets.orchestration.names import key_prefix, table_key
 from platform_assets.orchestration.resources import LakeResource, SparkResource
-from platform_assets.windows.derive import checking, deriving, query
+from platform_assets.windows.derive import checking, deriving, freshness, query
 from platform_assets.windows.derive.checking import EQUALS_REBUILD, Comparison, Expected
 from platform_assets.windows.derive.query import Input
 
@@ -152,7 +152,11 @@ def _metadata(lake: Lake, declaration: DerivedDeclaration, made: Made, *, is_new
         **(
             {
                 "dagster/column_lineage": dg.TableColumnLineage(
-                    {n: [dg.TableColumnDep(asset_key(t), c) for t, c in deps] for n, deps in lineage.items()}
+                    {
+                        n: [dg.TableColumnDep(asset_key(t), c) for t, c in deps]
+                        for n, deps in lineage.items()
+                        if n in {column.name for column in columns}
+                    }
                 )
             }
             if lineage
@@ -174,6 +178,8 @@ def comparison_result(key: dg.AssetKey, found: Comparison) -> dg.AssetCheckResul
     compared = f"{found.rows:,} rows" + ("" if found.groups is None else f" in {found.groups:,} groups")
     if found.unknown is not None:
         text = f"Could not tell: {found.unknown}"
+    elif not found.is_rebuilt:
+        text = f"{compared} {'differ from' if found.columns else 'equal'} {found.other}."
     elif found.columns:
         text = (
             f"Computed again from the same versions of the inputs, {compared} differ in {', '.join(found.columns)}. The query gives "
@@ -236,12 +242,12 @@ def tick(
     cursor = context.cursor
     before = json.loads(cursor) if cursor else {}
     try:
-        made, newer = deriving.up_to_date(lake, declaration)
-        versions = deriving.input_versions(lake, parsed)
+        made, newer = freshness.up_to_date(lake, declaration)
+        versions = freshness.input_versions(lake, parsed)
         newest = None if made is None else made.derivation.run_id
         # Past files are listed once for each commit, because listing them is slow in an object store.
         is_done = not newer and (
-            made is None or before.get("deleted") == newest or not deriving.has_past_files(lake, made)
+            made is None or before.get("deleted") == newest or not freshness.has_past_files(lake, made)
         )
     except PlatformError as e:
         return dg.SensorResult(skip_reason=line(e), cursor=cursor)

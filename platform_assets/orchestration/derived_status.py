@@ -18,7 +18,7 @@ from platform_assets.model.derived import DerivedDeclaration
 from platform_assets.orchestration import dagster_records, derived_definitions, health, names
 from platform_assets.orchestration.derived_definitions import asset_key
 from platform_assets.orchestration.health import CheckStatus
-from platform_assets.windows.derive import deriving, query
+from platform_assets.windows.derive import freshness, query
 from platform_assets.windows.derive.checking import EQUALS_REBUILD
 from platform_assets.windows.derive.query import Query
 
@@ -106,8 +106,8 @@ def _collect(
     blocking: Sequence[dg.AssetCheckKey],
 ) -> DerivedStatus:
     parsed = query.parsed(declaration)
-    made, newer = deriving.up_to_date(lake, declaration)
-    newest = deriving.input_versions(lake, parsed)
+    made, newer = freshness.up_to_date(lake, declaration)
+    newest = freshness.input_versions(lake, parsed)
     before = {} if made is None else made.derivation.inputs
     query_changed = made is not None and made.derivation.declaration != declaration.digest
     inputs = tuple(
@@ -115,7 +115,7 @@ def _collect(
         for name, now in newest.items()
         for version in [before[name].version if name in before else None]
     )
-    has_past_files = made is not None and deriving.has_past_files(lake, made)
+    has_past_files = made is not None and freshness.has_past_files(lake, made)
     derivation = None if made is None else made.derivation
     return DerivedStatus(
         table=declaration.table.name,
@@ -135,7 +135,7 @@ def _collect(
 
 def _past_files(declaration: DerivedDeclaration) -> str:
     command = f"`platform-assets derive {declaration.table.short}`"
-    return f"{deriving.PAST_FILES}. The next run deletes them; to do so now, run {command}"
+    return f"{freshness.PAST_FILES}. The next run deletes them; to do so now, run {command}"
 
 
 def _committed_at(folder: Folder, made: Made) -> str | None:

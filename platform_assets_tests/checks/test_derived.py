@@ -70,6 +70,13 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flights:
     return made
 
 
+def test_totals_that_were_not_computed_again_are_named() -> None:
+    equal = derived.rebuilt(DECLARED, Comparison(None, 3, is_rebuilt=False))
+    assert (equal.passed, "not computed again" in equal.headline) == (True, True)
+    other = derived.rebuilt(DECLARED, Comparison(None, 3, ("n",), is_rebuilt=False))
+    assert (other.passed, other.headline) == (False, "3 rows differ in n.")
+
+
 def test_a_table_as_its_run_made_it_is_proved(lake: Flights) -> None:
     found = audited(lake)
     assert outcomes(found) == {

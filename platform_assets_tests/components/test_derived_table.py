@@ -10,7 +10,7 @@ import pytest
 
 from platform_assets.components import query_columns, yaml_check
 from platform_assets.components.derived_table import DerivedTable
-from platform_assets.model.derived import DerivedRef
+from platform_assets.model.derived import DerivedRef, Totals
 
 TOPIC = """type: platform_assets.components.TopicTable
 attributes:
@@ -98,6 +98,46 @@ def test_each_mistake_is_named_with_its_line(declare: Declare, old: str, new: st
     (found,) = [m for m in mistakes(declare(DERIVED.replace(old, new))) if "it is missing" not in m[1]]
     assert message in found[1]
     assert found[0] == line
+
+
+TOTALS = """type: platform_assets.components.DerivedTable
+attributes:
+  table: per_key
+  by: {part: kafka_partition}
+  sql: |
+    SELECT kafka_partition AS part, key, kafka_offset AS offsets FROM raw.flights
+  totals: {count: n, sum: [offsets]}
+  expect:
+    - {column: n, range: {min: 1}, severity: error}
+"""
+
+
+def test_totals_have_the_columns_of_the_query_without_those_of_groups(declare: Declare) -> None:
+    reader = DERIVED.replace("raw.flights", "derived.per_key").replace('"date(f', '"(f').replace("count(*)", "max(n)")
+    reader = reader.replace('{day: "date(kafka_timestamp)"}', "{key: key}").replace(
+        "date(f.kafka_timestamp) AS day", "key"
+    )
+    judged = yaml_check.judge(declare(TOTALS, reader))
+    assert judged.mistakes == ()
+    assert query_columns.examined(judged.derived, judged.declared) == ((), ())
+    assert judged.derived[0].declaration.totals == Totals("n", ("offsets",))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("count: n, ", "", "`count` must be the name of the column"),
+        ("count: n", "count: n, other: 1", "unknown field 'other'"),
+        ("[offsets]", "offsets", "`sum` must be a list of columns"),
+        ("[offsets]", "[n]", "two columns have the same name"),
+        ("count: n", "count: n-1", "'n-1' cannot be a column"),
+        ("[offsets]", "[offset]", "the query has no column 'offset': did you mean 'offsets'?"),
+        ("column: n,", "column: part,", "derived/per_key has no column 'part'"),
+    ],
+)
+def test_each_mistake_in_totals_is_named(declare: Declare, old: str, new: str, message: str) -> None:
+    found = mistakes(declare(TOTALS.replace(old, new)))
+    assert [message in text for _, text in found] == [True], found
 
 
 def test_a_name_that_is_declared_twice_is_a_mistake(declare: Declare) -> None:

@@ -25,7 +25,7 @@ from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.expectations import Expectation
 from platform_assets.orchestration import derived_definitions, derived_status
 from platform_assets.orchestration.resources import LakeResource, SparkResource
-from platform_assets.windows.derive import checking, deriving, query
+from platform_assets.windows.derive import checking, freshness, query
 from platform_assets.windows.derive.deriving import Updater
 from platform_assets_tests.support.derived_lake import Flights, flights
 
@@ -196,13 +196,13 @@ def test_files_that_another_writer_had_added_are_past_files_only_until_they_are_
     (made, is_foreign) = derived_table.newest(folder)
     assert made is not None
     assert not is_foreign
-    assert deriving.has_past_files(lake.lake, made)
+    assert freshness.has_past_files(lake.lake, made)
     past = derived_table.past_files(folder, made, derived_table.begun(folder), dead=False)
     assert Path(foreign).name in {Path(path).name for path in past}
     folder.erase(past)
     assert not Path(foreign).exists()
     # The log still names the removed files.
-    assert not deriving.has_past_files(lake.lake, made)
+    assert not freshness.has_past_files(lake.lake, made)
 
 
 def test_a_tick_requests_a_run_while_past_files_hold_erased_values(

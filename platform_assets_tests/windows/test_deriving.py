@@ -23,7 +23,8 @@ from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Decision
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.windows.derive import checking, erased, touched
-from platform_assets.windows.derive.deriving import Derived, Updater, up_to_date
+from platform_assets.windows.derive.deriving import Derived, Updater
+from platform_assets.windows.derive.freshness import up_to_date
 from platform_assets_tests.conftest import SEED
 from platform_assets_tests.support.derived_lake import START, Flights, flights, judged, key, rows_of
 

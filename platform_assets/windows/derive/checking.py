@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from platform_assets.decoding import expectations
 from platform_assets.engines.deriving import DerivingEngine, PinnedInput
-from platform_assets.errors import ConfigurationError, DerivedQueryError
+from platform_assets.errors import ConfigurationError, DerivedQueryError, PlatformError
 from platform_assets.lake import delta_log, derived_table
 from platform_assets.lake.derived_table import Made
 from platform_assets.lake.location import Lake
 from platform_assets.model.derived import DerivedDeclaration
 from platform_assets.model.expectations import Expectation
 from platform_assets.windows.derive.deriving import Updater
+from platform_assets.windows.derive.query import Input
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 EQUALS_REBUILD: Final = "equals_rebuild"
 """Name of the check that computes rows again."""
 QUERY_CHANGED: Final = "`sql` or `by` changed after the newest run, so its rows are those of another query"
+MOST_REBUILT: int = 1_000_000
+"""Maximum number of rows of the driving table of totals, of which each run computes all again. The totals of a few groups alone cannot
+be compared, because a row of the table counts rows of all groups."""
 SAMPLED: int = 10
 """Number of groups that each run compares."""
 
@@ -33,13 +37,24 @@ SAMPLED: int = 10
 class Comparison:
     """Result of computing rows again: the number of `groups`, or None for all of them, and the number of `rows`.
 
-    `columns` names the columns that differ. If the rows could not be computed again, `unknown` says why.
+    `columns` names the columns that differ. If the rows could not be computed again, `unknown` says why. If `is_rebuilt` is false,
+    the rows were only compared with what the newest run recorded.
     """
 
     groups: int | None
     rows: int
     columns: tuple[str, ...] = ()
     unknown: str | None = None
+    is_rebuilt: bool = True
+
+    @property
+    def other(self) -> str:
+        """The rows with which the table's rows were compared, as a part of a sentence."""
+        if self.is_rebuilt:
+            return "the query's result over the recorded versions of its inputs"
+        return (
+            "those that the newest run recorded; they were not computed again, because they are totals of too many rows"
+        )
 
     @property
     def is_equal(self) -> bool:
@@ -59,8 +74,8 @@ def compare(
     """Compute rows again from the inputs of the derivation `made`, and compare them with the table's rows.
 
     `seed` selects a few groups, up to half of them from `replaced`, which a run just computed, and the others from the groups of the
-    derived table and of a few files of the driving table; without it, all rows are compared. Raises DerivedQueryError if the table
-    itself cannot be read.
+    derived table and of a few files of the driving table; without it, all rows are compared. Totals are compared as a whole, or, with
+    `seed` and a large driving table, with what was recorded. Raises DerivedQueryError if the table itself cannot be read.
     """
     if made.derivation.declaration != declaration.digest:
         return Comparison(0, 0, unknown=QUERY_CHANGED)
@@ -70,6 +85,14 @@ def compare(
     groups: pa.Table | None = None
     with engine.failures():
         table = engine.read(PinnedInput(declaration.table.name, lake.table(declaration.table), made.version))
+        own = updater.engine_of(table)
+    if declaration.totals is not None and seed is not None:
+        if _is_large(updater, pinned):
+            with engine.failures():
+                rows = own.digest(table)
+            differ = () if rows == made.derivation.whole else tuple(table.columns)
+            return Comparison(None, rows.rows, differ, is_rebuilt=False)
+        seed = None
     if seed is not None:
         try:
             with engine.failures():
@@ -85,13 +108,21 @@ def compare(
     def differing(frame: Any) -> tuple[str, ...]:
         if engine.digest(frame.select(*mine.columns)) == held:
             return ()
-        again, before = engine.column_digests(frame), engine.column_digests(mine)
+        again, before = own.column_digests(frame), own.column_digests(mine)
         return tuple(name for name in before if again.get(name) != before[name]) or tuple(before)
 
     try:
         return Comparison(number, held.rows, updater.rows(pinned, groups, differing))
     except DerivedQueryError as e:
         return Comparison(number, held.rows, unknown=e.reason)
+
+
+def _is_large(updater: Updater, pinned: Mapping[Input, PinnedInput]) -> bool:
+    """Return True if totals have too many rows to compute all of them after each run, or if their number is no longer known."""
+    try:
+        return updater.records(pinned) > MOST_REBUILT
+    except PlatformError:
+        return True
 
 
 def _sampled(any_groups: pa.Table, replaced: pa.Table | None, seed: str) -> pa.Table:

@@ -6,14 +6,16 @@ import hashlib
 import json
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from platform_assets.engines.deriving import AllRowsNeededError, DerivingEngine, PinnedInput
+from platform_assets.engines.totals import TotalsQueries
 from platform_assets.errors import (
     ConcurrentDerivationError,
     DerivedQueryError,
@@ -24,12 +26,13 @@ from platform_assets.errors import (
 from platform_assets.lake import delta_log, derived_table
 from platform_assets.lake.changed_windows import ChangedWindows, changed_windows, changes_rows, commit_digest
 from platform_assets.lake.derived_table import MOST_LISTED, Derivation, InputVersion, Made, RowsDigest
-from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.location import Lake
+from platform_assets.lake.pinned_files import Wanted
 from platform_assets.lake.vacuum import old_files, vacuum
 from platform_assets.model.derived import DerivedDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
-from platform_assets.windows.derive import erased, joins, query, touched
+from platform_assets.windows.derive import erased, joins, query, totals, touched
 from platform_assets.windows.derive.query import Input, Query
 
 if TYPE_CHECKING:
@@ -70,6 +73,21 @@ class Derived:
     groups: pa.Table | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Rows of a table that a run replaces: those with the values `groups` in the columns of `engine`, which are in files that may
+    have the values `wanted`. `placed` has these rows with the addresses of their files. `use` gives the new rows to a function. Unless
+    `lacking` is None, it must have no rows. `differences` has the differences of totals."""
+
+    engine: DerivingEngine
+    groups: pa.Table
+    wanted: Sequence[Wanted]
+    placed: DataFrame | None
+    lacking: DataFrame | None
+    use: Callable[[Callable[[DataFrame], Any]], Any]
+    differences: pa.Table | None = None
+
+
 class Updater:
     """Runs of one derived table."""
 
@@ -77,7 +95,8 @@ class Updater:
         """Parse the query. Raises QueryError."""
         self._lake, self._declared = lake, declaration
         self.query: Query = query.parsed(declaration)
-        self._engine = DerivingEngine(spark, declaration.table.name, declaration.by)
+        self._spark, self._engine = spark, DerivingEngine(spark, declaration.table.name, declaration.by)
+        self._totals = None if declaration.totals is None else TotalsQueries(declaration.totals, declaration.by)
         self._folder = lake.table(declaration.table)
         self._names = [each.name for each in self.query.inputs]
         self._erased: dict[str, int] = {}
@@ -96,7 +115,7 @@ class Updater:
         self._erased = erased.seen(self._lake, self.query.inputs)
         pinned = self.pinned()
         last, foreign = (None, False) if handle is None else derived_table.newest(self._folder, handle.version())
-        self._engine.prepare(self._records(pinned))
+        self._engine.prepare(self.records(pinned))
         plan = Plan(because) if whole else self._plan(last, foreign, pinned)
         if (
             not plan.because
@@ -119,7 +138,7 @@ class Updater:
             except AllRowsNeededError as e:
                 plan = Plan(str(e), changes=plan.changes)
         unique = _unique(run_id)
-        self._engine.prepare(self._records(pinned))
+        self._engine.prepare(self.records(pinned))
         with self._discarding(unique, handle):
             made = self._whole(handle, last, pinned, plan, unique)
         self._delete_past(made, begun, dead=True)
@@ -173,7 +192,7 @@ class Updater:
             found[ref] = PinnedInput(ref.name, folder, delta_log.version(folder))
         return found
 
-    def _records(self, pinned: Mapping[Input, PinnedInput]) -> int:
+    def records(self, pinned: Mapping[Input, PinnedInput]) -> int:
         """Return the number of rows of the driving table, from its log."""
         driving = pinned[self.query.driving]
         return sum(
@@ -191,20 +210,41 @@ class Updater:
     def rows(
         self, pinned: Mapping[Input, PinnedInput], groups: pa.Table | None, use: Callable[[DataFrame], Any]
     ) -> Any:
-        """Return what `use` returns for the query's rows; with `groups`, only for the rows of these groups."""
-        frames = [self._input(pinned[ref], groups if ref == self.query.driving else None) for ref in self.query.inputs]
+        """Return what `use` returns for the rows that the table should have; with `groups`, only for the query's rows of these
+        groups."""
+        driving = self._input(pinned[self.query.driving], groups)
+        with self._engine.failures(self._names), self._result(pinned, driving) as frame:
+            return use(frame if self._totals is None or groups is not None else self._totals.of(frame))
+
+    def engine_of(self, table: DataFrame) -> DerivingEngine:
+        """Return the engine for the table's own rows, with these columns, which are replaced together if they are equal in `by` or,
+        in a table with totals, in its keys."""
+        if self._totals is None:
+            return self._engine
+        keys = {name: query.quoted(name) for name in self._totals.keys(table)}
+        return DerivingEngine(self._spark, self._declared.table.name, keys)
+
+    @contextmanager
+    def _result(self, pinned: Mapping[Input, PinnedInput], driving: DataFrame) -> Iterator[DataFrame]:
+        """Give the query's rows for these rows of the driving table, and all rows of the other inputs."""
+        others = (ref for ref in self.query.inputs if ref != self.query.driving)
+        frames = {self.query.driving: driving, **{ref: self._input(pinned[ref], None) for ref in others}}
 
         def text(views: Any) -> str:
-            return self.query.with_views(dict(zip(self.query.inputs, views, strict=True)))
+            return self.query.with_views(dict(zip(frames, views, strict=True)))
 
-        with self._engine.failures(self._names), self._engine.result(text, frames) as frame:
-            return use(frame)
+        with self._engine.result(text, list(frames.values())) as frame:
+            yield frame
 
     def _input(self, table: PinnedInput, groups: pa.Table | None) -> DataFrame:
         """Return the rows of an input; with `groups`, only the driving table's rows of these groups."""
         wanted = () if groups is None else touched.wanted(self._declared.by, groups)
         frame = self._engine.read(table, wanted) if self._is_plain else self._engine.read_all(table)
         return frame if groups is None else self._engine.among(frame, groups)
+
+    def _is_read(self, column: str) -> bool:
+        """Return True if the query may read a column of the driving table."""
+        return self.query.reads_all or joins.is_named(column, self.query.text, *self._declared.by.values())
 
     @property
     def _is_plain(self) -> bool:
@@ -249,14 +289,14 @@ class Updater:
                 if changes:
                     is_by_window = self._declared.is_by_window
                     rows = touched.records(self._engine, driving, changes.keys)
-                    self._engine.prepare(self._records(pinned) if rows is None else rows)
+                    self._engine.prepare(self.records(pinned) if rows is None else rows)
                     found.append(touched.by_windows(self._engine, changes, driving, is_by_window=is_by_window))
             elif changes_rows(driving.folder, then.version, driving.version, digest=then.digest):
                 if not _continues(driving, then):
                     return Plan(f"{driving.name} was replaced by another copy")
                 found.append(touched.by_own_rows(self._engine, self.query, old, driving))
             if joined:
-                self._engine.prepare(self._records(pinned))
+                self._engine.prepare(self.records(pinned))
             for ref in joined:
                 new, pairs = pinned[ref], self.query.keyed[ref]
                 was = PinnedInput(new.name, new.folder, before[ref.name].version)
@@ -273,8 +313,9 @@ class Updater:
         below = f"{derived_table.FOLDER}/{unique}"
 
         def write(frame: DataFrame) -> Any:
-            schema = self._engine.nullable(frame)
-            self._engine.write(frame, self._folder, below)
+            engine = self.engine_of(frame)
+            schema = engine.nullable(frame)
+            engine.write(frame, self._folder, below, moves=self._totals is None)
             return schema
 
         self._folder.make()
@@ -290,7 +331,7 @@ class Updater:
         before = RowsDigest() if last is None else last.derivation.whole
         same = last is not None and last.derivation.declaration == self._declared.digest and before == written
         derivation = self._derivation(unique, pinned, plan, "whole", before, written, written)
-        new = derived_table.written_files(self._folder, below, list(self._declared.by))
+        new = derived_table.written_files(self._folder, below, self._bounded)
         if sum(file.rows for file in new) != written.rows:
             raise DerivedRowsLostError(self._declared.table.name, f"{written.rows:,} rows were computed")
         if same:
@@ -300,22 +341,33 @@ class Updater:
     def _some(
         self, handle: DeltaTable, last: Derivation, pinned: Mapping[Input, PinnedInput], plan: Plan, unique: str
     ) -> Made:
-        if plan.groups is None or not plan.groups.num_rows:
+        with ExitStack() as stack:
+            return self._replace(handle, last, pinned, plan, unique, stack)
+
+    def _replace(
+        self,
+        handle: DeltaTable,
+        last: Derivation,
+        pinned: Mapping[Input, PinnedInput],
+        plan: Plan,
+        unique: str,
+        stack: ExitStack,
+    ) -> Made:
+        table, change = PinnedInput(self._declared.table.name, self._folder, handle.version()), None
+        if plan.groups is not None and plan.groups.num_rows:
+            change = self._change(table, last, pinned, plan, stack)
+        if change is None:
             derivation = self._derivation(unique, pinned, plan, "nothing", RowsDigest(), RowsDigest(), last.whole)
             return self._commit(handle, derivation, (), (), None)
-        groups, engine, by = plan.groups, self._engine, list(self._declared.by)
+        groups, engine, by = change.groups, change.engine, self._bounded
         files = derived_table.files_of(self._folder, handle)
-        table = PinnedInput(self._declared.table.name, self._folder, handle.version())
         counts = {path: rows for path, (_, rows) in files.items() if rows is not None}
         if len(counts) != len(files) or sum(counts.values()) != last.whole.rows:
             raise AllRowsNeededError("the numbers of rows in the table's log are missing or wrong")
         below = f"{derived_table.FOLDER}/{unique}"
-        driving, wanted = pinned[self.query.driving], touched.wanted(self._declared.by, groups)
-        engine.prepare(engine.records(driving, wanted) or self._records(pinned))
         with engine.failures(self._names):
-            own = touched.wanted_columns(groups)
-            frame = engine.read(table, own)
-            holding, replaced, is_complete = engine.holding(table, own, groups, self._lacking(pinned, plan))
+            frame = engine.read(table, change.wanted)
+            holding, replaced, is_complete = engine.holding(table, change.placed, change.lacking)
             if not is_complete:
                 raise AllRowsNeededError("rows of changed windows are in none of the groups that were found")
             small = [path for path, (size, _) in files.items() if size < _SMALL_BYTES]
@@ -326,8 +378,9 @@ class Updater:
             kept_rows = sum(counts[path] for path in removed) - replaced.rows
             schema = frame.schema
             if kept_rows:
-                engine.write(engine.kept(frame, groups, list(holding.values())), self._folder, f"{below}-kept")
-        self.rows(pinned, groups, lambda found: engine.write(engine.nullable_like(found, schema), self._folder, below))
+                stay = engine.kept(frame, groups, list(holding.values()))
+                engine.write(stay, self._folder, f"{below}-kept", moves=self._totals is None)
+        change.use(lambda found: engine.write(engine.nullable_like(found, schema), self._folder, below))
         with engine.failures(self._names):
             staged = engine.staged(self._folder, below, schema)
             written, has_strays = engine.digest_and_strays(staged, groups)
@@ -338,9 +391,89 @@ class Updater:
         if sum(f.rows for f in kept) != kept_rows or sum(f.rows for f in new) != written.rows:
             found = sum(f.rows for f in kept)
             raise DerivedRowsLostError(self._declared.table.name, f"{found:,} of {kept_rows:,} rows that stay")
+        if self._declared.totals is not None and change.differences is not None:
+            added = [f.path for f in (*new, *kept)]
+            if not totals.is_balanced(self._folder, self._declared.totals, removed, added, change.differences):
+                raise AllRowsNeededError("the totals before and after do not differ by what the changed groups added")
         whole = last.whole - replaced + written
         derivation = self._derivation(unique, pinned, plan, "groups", replaced, written, whole)
         return self._commit(handle, derivation, [*new, *kept], removed, None)
+
+    @property
+    def _bounded(self) -> list[str]:
+        """The columns whose bounds are in the table's log."""
+        return list(self._declared.by) if self._totals is None else []
+
+    def _change(
+        self,
+        table: PinnedInput,
+        last: Derivation,
+        pinned: Mapping[Input, PinnedInput],
+        plan: Plan,
+        stack: ExitStack,
+    ) -> _Change | None:
+        """Return the rows of the table that a run replaces, which can be used until `stack` is closed; None if totals stay as they
+        are. Raises AllRowsNeededError."""
+        groups, driving, engine = plan.groups, pinned[self.query.driving], self._engine
+        if groups is None:
+            raise AssertionError("unreachable: a change has groups")
+        wanted = touched.wanted(self._declared.by, groups)
+        engine.prepare(engine.records(driving, wanted) or self.records(pinned))
+        with engine.failures(self._names):
+            lacking = self._lacking(pinned, plan)
+            if self._totals is None:
+                own = touched.wanted_columns(groups)
+                placed = engine.placed(table, own, groups)
+                return _Change(engine, groups, own, placed, lacking, partial(self.rows, pinned, groups))
+        queries, differences = self._totals, self._differences(last, pinned, groups, wanted, lacking)
+        if not differences.num_rows:
+            return None
+        with engine.failures(self._names):
+            held = engine.read(table)
+            own_engine, keys = self.engine_of(held), differences.select(queries.keys(held))
+            own_engine.prepare(self.records({self.query.driving: table}))
+            found = own_engine.placed(table, (), keys)
+            placed = None if found is None else stack.enter_context(engine.cached(found))
+            rows = held.limit(0) if placed is None else engine.without_places(placed)
+            now = queries.changed(rows, engine.local(differences))
+
+        def use(write: Callable[[DataFrame], Any]) -> Any:
+            with engine.failures(self._names):
+                return write(now)
+
+        return _Change(own_engine, keys, (), placed, None, use, differences)
+
+    def _differences(
+        self,
+        last: Derivation,
+        pinned: Mapping[Input, PinnedInput],
+        groups: pa.Table,
+        wanted: Sequence[Wanted],
+        lacking: DataFrame | None,
+    ) -> pa.Table:
+        """Return what the rows of changed groups add to the totals now, less what they added in the last derivation. Raises
+        AllRowsNeededError."""
+        if self._totals is None:
+            raise AssertionError("unreachable: only tables with totals have differences")
+        before, driving, engine = self.pinned_at(last), self.query.driving, self._engine
+        try:
+            with engine.failures(self._names):
+                if lacking is not None and lacking.limit(1).count():
+                    raise AllRowsNeededError("rows of changed windows are in none of the groups that were found")
+                with ExitStack() as stack:
+                    if self._is_plain:
+                        rows = stack.enter_context(
+                            engine.read_changed(before[driving], pinned[driving], wanted, groups, self._is_read)
+                        )
+                    else:
+                        rows = self._input(before[driving], groups), self._input(pinned[driving], groups)
+                    then = stack.enter_context(self._result(before, rows[0]))
+                    now = stack.enter_context(self._result(pinned, rows[1]))
+                    return self._totals.differences(then, now)
+        except DerivedQueryError as e:
+            # All rows are computed from the new versions only.
+            _log.warning("rows of changed groups of %s cannot be computed: %s", self._declared.table, e)
+            raise AllRowsNeededError("what changed groups added to the totals can no longer be computed") from e
 
     def _lacking(self, pinned: Mapping[Input, PinnedInput], plan: Plan) -> DataFrame | None:
         """Return the rows of changed windows that the filter by groups, by which rows of the driving table are read, misses."""
@@ -399,51 +532,9 @@ def _versions(pinned: Mapping[Input, PinnedInput]) -> dict[str, InputVersion]:
     return found
 
 
-def input_versions(lake: Lake, parsed: Query) -> dict[str, int | None]:
-    """Return the newest version of each input by name; None for one that does not exist yet."""
-    return {ref.name: delta_log.newest_version(lake.table(ref)) for ref in parsed.inputs}
-
-
-def up_to_date(lake: Lake, declaration: DerivedDeclaration) -> tuple[Made | None, tuple[str, ...]]:
-    """Return the newest derivation of a table, and the inputs that have a newer version, without Spark.
-
-    An input that does not exist yet is not listed. If the inputs have seen an erasure that the table has not, all are listed. Raises
-    QueryError.
-    """
-    folder = lake.table(declaration.table)
-    made = derived_table.newest(folder)[0] if delta_log.exists(folder) else None
-    before = {} if made is None or made.derivation.declaration != declaration.digest else made.derivation.inputs
-    parsed = query.parsed(declaration)
-    now = input_versions(lake, parsed)
-    seen = {} if made is None else made.derivation.erased
-    inputs = {ref.name: lake.table(ref) for ref in parsed.inputs}
-    newer = (n for n, v in now.items() if v is not None and not _is_at(before.get(n), inputs[n], v))
-    return made, tuple(newer) or (tuple(now) if erased.seen(lake, parsed.inputs) != seen else ())
-
-
-PAST_FILES: Final = (
-    "past files may still hold erased values: a run is deleting them now, or ended before it had deleted them"
-)
-
-
-def has_past_files(lake: Lake, made: Made) -> bool:
-    """Return True if past files may still hold erased values, because the run that made `made` ended before it deleted them. The next
-    run deletes them. This lists all files of the table, so do not ask again once the result is False: it stays so for `made`."""
-    folder = lake.table(made.derivation.table)
-    return bool(made.derivation.erased) and bool(
-        derived_table.past_files(folder, made, derived_table.begun(folder), dead=False)
-    )
-
-
 def _continues(at: PinnedInput, then: InputVersion) -> bool:
     """Return True if the log of an input still has the commit of the version `then`, so one copy has both versions."""
     return at.version >= then.version and then.digest != "" and commit_digest(at.folder, then.version) == then.digest
-
-
-def _is_at(known: InputVersion | None, folder: Folder, version: int) -> bool:
-    if known is None or known.version != version:
-        return False
-    return not known.digest or commit_digest(folder, version) in ("", known.digest)
 
 
 def _unique(run_id: str) -> str:
