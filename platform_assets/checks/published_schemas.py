@@ -1,5 +1,6 @@
 """Judgement of published keys and values whose format has a schema, by the formats' own libraries. No code is shared with
-the publisher's encoder: `fastavro` reads Avro, with the schema that the registry has for the id in the record."""
+the publisher's encoder: `fastavro` reads Avro, and Google's library reads Protobuf, with the schema that the registry has
+for the id in the record."""
 
 from __future__ import annotations
 
@@ -18,12 +19,18 @@ from typing import Any, Final
 import fastavro
 import fastavro.schema
 import pyarrow as pa
+from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
-from platform_assets.decoding.registry.cache import BadReferences, Registered, UnknownId
+from platform_assets.decoding.avro.types import BadSchema
+from platform_assets.decoding.protobuf.compiler import descriptor_set
+from platform_assets.decoding.protobuf.messages import class_of, is_map
+from platform_assets.decoding.registry.cache import PROTOBUF, BadReferences, Registered, UnknownId
 from platform_assets.decoding.registry.client import RegistryClient
 from platform_assets.decoding.registry.settings import RegistrySettings
 from platform_assets.model.publishing import PublishDeclaration, Side
-from platform_assets.windows.publish.avro import is_same
+from platform_assets.windows.publish.forms import is_same
 
 _HEAD: Final = struct.Struct(">bI")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,6 +45,8 @@ _UNREADABLE: Final = (
     RecursionError,
     struct.error,
     fastavro.schema.SchemaParseException,
+    BadSchema,
+    DecodeError,
 )
 
 
@@ -58,7 +67,8 @@ class SchemaReader:
         wanted: set[str] | None,
     ) -> bool:
         """See `published_values.Reader`. Raises RegistryUnreachableError, RegistryRefusedError and ConfigurationError."""
-        if self.declaration.sides[side].registry:
+        part = self.declaration.sides[side]
+        if part.registry:
             if len(given) < _HEAD.size:
                 return False
             magic, number = _HEAD.unpack_from(given)
@@ -69,6 +79,10 @@ class SchemaReader:
         if schema is None:
             return False
         try:
+            if schema.kind == PROTOBUF:
+                return _is_protobuf(
+                    schema.text, given, row, types, wanted, self.declaration.name_of(side), named=part.registry
+                )
             return _is_avro(json.loads(schema.text), given, row, types, wanted)
         except _UNREADABLE:
             return False
@@ -90,8 +104,7 @@ class SchemaReader:
 
     def _expected(self, side: Side, found: Registered) -> Registered | None:
         """Return the registry's schema if it is the declared one: a record must not choose with which schema it is read."""
-        own = self._own[side]
-        return found if found.kind == own.kind and is_same(own.text, found.text) else None
+        return found if is_same(self._own[side], found) else None
 
 
 def _is_avro(
@@ -179,3 +192,56 @@ def _is_leaf(of: Mapping[str, Any], found: Any, value: Any, kind: pa.DataType) -
 def _micros(value: datetime) -> int:
     since = value.replace(tzinfo=UTC) - _EPOCH if value.tzinfo is None else value - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _is_protobuf(
+    text: str,
+    given: bytes,
+    row: Mapping[str, Any],
+    types: Mapping[str, pa.DataType],
+    wanted: set[str] | None,
+    name: str,
+    *,
+    named: bool,
+) -> bool:
+    """Return True if a message has the content of a row. If it is `named`, the indexes of the first message precede it."""
+    if named and given[:1] != b"\0":
+        return False
+    files = descriptor_pb2.FileDescriptorSet()
+    files.ParseFromString(descriptor_set(text, {}))
+    message = class_of(files.file, name)()
+    message.ParseFromString(given[1:] if named else given)
+    fields = set(message.DESCRIPTOR.fields_by_name)
+    if fields != (wanted or fields) or len(UnknownFieldSet(message)):
+        return False
+    return all(_is_field(message, field, row[field], types[field]) for field in fields)
+
+
+def _is_field(message: Any, name: str, value: Any, kind: pa.DataType) -> bool:
+    """Return True if a field of a message is the value of a row."""
+    field = message.DESCRIPTOR.fields_by_name[name]
+    found = getattr(message, name)
+    if is_map(field):
+        given = dict(value)
+        return set(found) == set(given) and all(_is_single(found[n], given[n], kind.item_type) for n in given)
+    if field.is_repeated:
+        pairs = zip(found, value, strict=True)
+        return all(_is_single(each, other, kind.value_type) for each, other in pairs)
+    if value is None or not message.HasField(name):
+        return value is None and not message.HasField(name)
+    return _is_single(found, value, kind)
+
+
+def _is_single(found: Any, value: Any, kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        types = {each.name: each.type for each in kind}
+        return set(found.DESCRIPTOR.fields_by_name) == set(types) and all(
+            _is_field(found, n, value[n], types[n]) for n in types
+        )
+    if isinstance(value, Decimal):
+        return "e" not in found.lower() and Decimal(found) == value
+    if pa.types.is_timestamp(kind):
+        return bool(found.seconds * 1_000_000_000 + found.nanos == _micros(value) * 1000)
+    if pa.types.is_date(kind):
+        return bool(found == value.isoformat())
+    return _is_leaf({}, found, value, kind)

@@ -30,7 +30,7 @@ from platform_assets.orchestration.published import build_definitions
 
 _FORMATS = ("json", "text", "bytes", *WITH_SCHEMA)
 _FLAGS = ("registry", "register")
-_TEXTS = ("name", "subject")
+_TEXTS = ("name", "message", "subject")
 _FIELDS = ("format", "columns", "schema", *_TEXTS, *_FLAGS)
 
 
@@ -44,8 +44,9 @@ class PublishedTopic(dg.Component, dg.Model, dg.Resolvable):
     key: Annotated[
         str | dict[str, Any] | None,
         Field(
-            description="Key of the records: a column, whose values become text, or `format` (`json`, `text`, `bytes` or "
-            "`avro`) and `columns`; for `avro` also `schema` or `name`, `registry`, `register` and `subject`. By default, "
+            description="Key of the records: a column, whose values become text, or `format` (`json`, `text`, `bytes`, "
+            "`avro` or `protobuf`) and `columns`; for `avro` and `protobuf` also `schema`, `name` or `message`, `registry`, "
+            "`register` and `subject`. By default, "
             "records have no key; those of a raw table have their own."
         ),
     ] = None
@@ -213,6 +214,10 @@ def _part(given: str | dict[str, Any] | None) -> Part | None:
         if not isinstance(given.get(name, "-"), str) or given.get(name) == "":
             raise ConfigurationError(f"{name} must be text")
     options = {name: given[name] for name in (*_TEXTS, *_FLAGS) if name in given}
+    if "message" in options:
+        if kind != "protobuf" or "name" in options:
+            raise ConfigurationError("message is the name of a Protobuf message; a record of Avro has `name`")
+        options["name"] = options.pop("message")
     return Part(kind, tuple(columns), _schema(given.get("schema")), **options)
 
 

@@ -13,11 +13,11 @@ from platform_assets.model.names import LONGEST_TOPIC, checked_topic, is_topic
 from platform_assets.model.tables import StateRef, TableRef
 from platform_assets.model.windows import edge_of
 
-PartFormat = Literal["json", "text", "bytes", "avro"]
+PartFormat = Literal["json", "text", "bytes", "avro", "protobuf"]
 """json: an object of the columns; text: one column as UTF-8; bytes: one binary or string column, unchanged; avro: a datum
-of the columns."""
+of the columns; protobuf: a message of the columns."""
 Side = Literal["key", "value"]
-WITH_SCHEMA: Final = ("avro",)
+WITH_SCHEMA: Final = ("avro", "protobuf")
 """Formats whose bytes only a schema explains."""
 Corrections = Literal["publish", "hold"]
 Decimals = Literal["string", "number"]
@@ -41,7 +41,7 @@ class Part:
     data.
 
     The other fields are for formats with a schema. `schema` is its text; without it, the columns give it, and `name` is the
-    full name of the record. With `registry`, each record names its schema by the id in a registry. With `register`, the
+    full name of the record or message. With `registry`, each record names its schema by the id in a registry. With `register`, the
     schema is registered; otherwise, it must be registered already. `subject` is the subject's name there.
     """
 
@@ -149,7 +149,7 @@ class PublishDeclaration:
             raise ConfigurationError(f"{table} needs a `key`: columns that identify a row, so that changes replace it")
         if self.value.format in ("text", "bytes"):
             raise ConfigurationError(
-                f"{table} needs a value in the format json or avro, because a null value would delete its key"
+                f"{table} needs a value in the format json, avro or protobuf, because a null value would delete its key"
             )
         for field, is_default in (
             ("start", self.start is None),

@@ -101,7 +101,7 @@ def _type(kind: pa.DataType, name: str, column: str, taken: set[str]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AvroForm:
     """The form of keys or values: the schema as text and parsed, and the columns to which it belongs, in its order.
     `may_refuse` is true if there are values of these columns that it does not have."""
 
@@ -125,7 +125,7 @@ class Form:
         return (found.marked(np.ones(rows.num_rows, bool), head, b"") if head else found).to_arrow()
 
 
-def form(fields: Sequence[pa.Field], named: Sequence[str], schema: str | None, name: str) -> Form:
+def form(fields: Sequence[pa.Field], named: Sequence[str], schema: str | None, name: str) -> AvroForm:
     """Return the form in which columns are published. `fields` are the columns of the table that may be published, and
     `named` those that are declared. Without a `schema`, the columns give it, and the record has the name `name`. Raises
     ConfigurationError if a schema is not one, or does not go with the columns."""
@@ -155,7 +155,7 @@ def form(fields: Sequence[pa.Field], named: Sequence[str], schema: str | None, n
         columns = tuple(named)
         pairs = [(by_name[columns[0]].type, parsed, columns[0])]
     may_refuse = [_judged(kind, of, place) for kind, of, place in pairs]
-    return Form(schema, parsed, columns, any(may_refuse))
+    return AvroForm(schema, parsed, columns, any(may_refuse))
 
 
 def is_same(text: str, other: str) -> bool:

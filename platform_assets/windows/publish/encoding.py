@@ -38,7 +38,7 @@ from platform_assets.lake.parquet import python_values
 from platform_assets.model.derived import DerivedRef
 from platform_assets.model.publishing import HEADER, POSITION, WITH_SCHEMA, Part, PublishDeclaration, Side
 from platform_assets.model.tables import StateRef, TableRef
-from platform_assets.windows.publish import avro
+from platform_assets.windows.publish import forms
 from platform_assets.windows.publish.datums import Misfit
 
 OWN_COLUMNS: Final = frozenset(
@@ -136,15 +136,15 @@ class Encoder:
         assert self.forms is not None  # made here, so that the error is raised here
 
     @cached_property
-    def forms(self) -> dict[Side, avro.Form]:
+    def forms(self) -> dict[Side, forms.Form]:
         """The forms of keys and values whose format has a schema."""
-        d, found = self.declaration, dict[Side, avro.Form]()
+        d, found = self.declaration, dict[Side, forms.Form]()
         for side, part in d.sides.items():
             if part.format in WITH_SCHEMA:
                 hidden = () if part.columns else self._hidden
                 fields = [each for each in self.schema if each.name not in hidden or part.schema is not None]
                 try:
-                    found[side] = avro.form(fields, part.columns, part.schema, d.name_of(side))
+                    found[side] = forms.form(part.format, fields, part.columns, part.schema, d.name_of(side))
                 except ConfigurationError as e:
                     raise ConfigurationError(f"{side} of {d.name}: {e}") from e
         return found
@@ -274,7 +274,7 @@ class Encoder:
         openings[0] = "{" + openings[0][1:]
         return pa.chunked_array([_joined(literals, [*openings, "}"], rows.num_rows)])
 
-    def _with_schema(self, form: avro.Form, side: Side, rows: pa.Table) -> pa.LargeBinaryArray:
+    def _with_schema(self, form: forms.Form, side: Side, rows: pa.Table) -> pa.LargeBinaryArray:
         alive = np.ones(rows.num_rows, bool)
         if side == "value" and TOMBSTONE in rows.column_names:
             alive = ~pc.fill_null(rows[TOMBSTONE], False).to_numpy(zero_copy_only=False)

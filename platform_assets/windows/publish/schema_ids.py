@@ -21,7 +21,7 @@ from platform_assets.errors import PublishedSchemaChangedError, RegistryRefusedE
 from platform_assets.lake.location import Lake
 from platform_assets.model.logs import logger
 from platform_assets.model.publishing import PublishDeclaration, Side
-from platform_assets.windows.publish.avro import is_same
+from platform_assets.windows.publish.forms import is_same
 
 _log = logger(__name__)
 
@@ -136,7 +136,7 @@ class SchemaIds:
             raise RegistryRefusedError(
                 settings.url, f"it does not return the schema to which it gave id {number}"
             ) from e
-        if found.kind != schema.kind or found.references or not is_same(schema.text, found.text):
+        if not is_same(schema, found):
             raise RegistryRefusedError(
                 settings.url, f"its schema with id {number} is not the one for which it gave this id"
             )

@@ -114,6 +114,32 @@ def test_a_published_topic_is_a_table_again(
     assert back.lake.table(back.declaration.dead_letter_table).delta().to_pyarrow_table().num_rows == 0
 
 
+def test_a_topic_of_protobuf_is_a_table_again(
+    broker: Broker, topic: TopicMaker, registry: FakeRegistry, tmp_path: Path
+) -> None:
+    made, target = orders(tmp_path, 25), topic(partitions=2)
+    key, value = (
+        Part("protobuf", columns, name=name, registry=True, register=True)
+        for columns, name in ((("id",), "shop.Id"), (("id", "amount"), "shop.Order"))
+    )
+    each = publisher(broker, made, target, key=key, value=value)
+    assert each.run().records == 25
+    assert each.run().records == 0
+    messages = consumed(broker.bootstrap, target)
+    assert registry.schemas[8][0] == "PROTOBUF"
+    assert {(m.key or b"")[:6] for m in messages} == {b"\0\0\0\0\7\0"}
+    found = gather(each)
+    assert (found.problems, found.not_read, found.judged) == ([], [], 25)
+
+    options = {"schema": "id BIGINT NOT NULL, amount STRING", "message": "shop.Order", "registry": True}
+    back = DecodedTopic(tmp_path / "back", "clean", DecodeDeclaration(FormatSpec("protobuf", options)))
+    back.load([m.value for m in messages])
+    back.decode()
+    rows = back.lake.table(back.declaration.decoded_table).delta().to_pyarrow_table(columns=["id", "amount"])
+    assert sorted(rows.to_pylist(), key=lambda row: row["id"]) == [{"id": n, "amount": f"{n}.50"} for n in range(25)]
+    assert back.lake.table(back.declaration.dead_letter_table).delta().to_pyarrow_table().num_rows == 0
+
+
 def test_the_evidence_finds_a_record_of_another_row(
     broker: Broker, topic: TopicMaker, registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
