@@ -135,13 +135,16 @@ def _topics(environment: Environment, topics: Iterable[TopicDeclaration], publis
         except PlatformError as e:
             yield Answer(what, "unknown", str(e))
         else:
-            yield Answer(what, "answers", None if declaration is None else _lost_deletes(cluster, declaration))
+            yield Answer(
+                what, "answers", None if declaration is None else _lost_deletes(environment, cluster, declaration)
+            )
 
 
-def _lost_deletes(cluster: Cluster, declaration: TopicDeclaration) -> str | None:
-    """Return a note if compaction may remove deletes of a state before they are loaded; None if it cannot, or if the
-    topic has no state with deletes."""
+def _lost_deletes(environment: Environment, cluster: Cluster, declaration: TopicDeclaration) -> str | None:
+    """Return a note if compaction may remove deletes of a state before they are loaded, with the windows for which that
+    may have happened; None if it cannot, or if the topic has no state with deletes."""
     from platform_assets.errors import PlatformError
+    from platform_assets.ledger.position import loaded_late
     from platform_assets.model.retention import tombstones_kept
     from platform_assets.orchestration.retention_check import hours_text
 
@@ -153,10 +156,11 @@ def _lost_deletes(cluster: Cluster, declaration: TopicDeclaration) -> str | None
         return f"answers. Whether compaction removes tombstones early is not known: {e}"
     if kept is None:
         return None
-    topic = declaration.topic
+    topic, late = declaration.topic, loaded_late(environment.ledger(), declaration.raw_table, kept)
+    number = "1 window was" if len(late) == 1 else f"{len(late):,} windows were"
     return (
         f"answers. It is compacted, so Kafka may remove a tombstone {hours_text(kept.total_seconds() / 3600)} after it "
         f"was written. If its window is loaded later, the deleted key can stay in state/{topic}. Load windows earlier than "
         "that, or increase the topic's delete.retention.ms. For deleted keys that are in the state, produce their "
         "tombstones again."
-    )
+    ) + (f" {number} first loaded later than that after it began, for example window {late[-1]}." if late else "")

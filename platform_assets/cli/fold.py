@@ -15,7 +15,7 @@ JSON_VERSION = 1
 @click.option("--rebuild", is_flag=True, help="Make the state from all changes, instead of applying the pending ones.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be folded.")
 @options.as_json(
-    "Print JSON: version, table, made, reason, windows, changes, rows, deleted, history, through, seconds."
+    "Print JSON: version, table, made, reason, windows, changes, rows, deleted, collected, history, through, seconds."
 )
 def fold(table: str, rebuild: bool, dry_run: bool, as_json: bool) -> None:
     """Apply the pending changes of TOPIC to state/<topic> now, as its sensor's runs do, and to its history if it has one.
@@ -50,6 +50,7 @@ def fold(table: str, rebuild: bool, dry_run: bool, as_json: bool) -> None:
                     "changes": pending.rows,
                     "rows": pending.state_rows,
                     "deleted": None,
+                    "collected": pending.collected or None,
                     "history": pending.history_rows if state.history else None,
                     "through": pending.through,
                     "seconds": None,
@@ -80,6 +81,7 @@ def fold(table: str, rebuild: bool, dry_run: bool, as_json: bool) -> None:
                 "changes": done.changes,
                 "rows": done.rows,
                 "deleted": done.deleted,
+                "collected": done.collected or None,
                 "history": done.history,
                 "through": done.through,
                 "seconds": round(done.seconds, 3),

@@ -52,7 +52,7 @@ def print_status(status: Status, console: Console | None = None, *, attention_fi
         if row.keep is not None:
             console.print(Text(line(f"{row.table}: {expiry_text.text(row.keep)}"), "dim"), soft_wrap=True)
     for state in (row.state for row in status.tables if row.state is not None):
-        for text in state.waits_for:
+        for text in (*_of_deleted(state), *state.waits_for):
             console.print(Text(line(f"{state.table}: {text}"), "dim"), soft_wrap=True)
     for derived in status.derived:
         console.print(Text(line(f"{derived.table}: {_last_run(derived)}"), "dim"), soft_wrap=True)
@@ -258,6 +258,11 @@ def _attention(row: TableStatus) -> list[str]:
     lines += [] if row.decoded is None else list(_of_decoded(row.decoded, row.topic))
     lines += [] if row.changes is None else list(_of_changes(row.changes))
     return lines + ([] if row.state is None else list(_of_state(row.state)))
+
+
+def _of_deleted(row: StateStatus) -> Iterator[str]:
+    if row.collected is not None:
+        yield f"{counted(row.deleted_keys, 'deleted key')} kept; those deleted up to window {row.collected} are not"
 
 
 def _of_state(row: StateStatus) -> Iterator[str]:

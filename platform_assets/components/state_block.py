@@ -11,9 +11,10 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.lake import changes_table, decoded_table
 from platform_assets.model import debezium
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.model.keeping import keep_of
 from platform_assets.model.state import POSITION, StateDeclaration
 
-_FIELDS: Final = ("key", "order", "deletes", "keep", "history")
+_FIELDS: Final = ("key", "order", "deletes", "keep", "history", "deletes_kept")
 
 
 def state_declaration(block: Mapping[str, Any], decode: DecodeDeclaration | None = None) -> StateDeclaration:
@@ -36,10 +37,16 @@ def state_declaration(block: Mapping[str, Any], decode: DecodeDeclaration | None
     history = block.get("history", False)
     if not isinstance(history, bool):
         raise ConfigurationError(f"history: must be true or false, not {history!r}")
+    kept = block.get("deletes_kept")
+    deletes_kept = keep_of(kept) if isinstance(kept, str) else None
+    if kept is not None and deletes_kept is None:
+        raise ConfigurationError(
+            f"deletes_kept: {kept!r} is not a number of days or weeks: write `7 days` or `2 weeks`, from 1 day to 36500 days"
+        )
     if decode is not None:
         _check_deletes(rest["deletes"], decode.value)
         rest["operation"] = debezium.column_of(decode.value, debezium.OPERATION)
-    state = StateDeclaration(tuple(key), **rest, history=history)
+    state = StateDeclaration(tuple(key), **rest, history=history, deletes_kept=deletes_kept)
     if decode is not None:
         of_key = None if decode.key is None else decoder_of(decode.key).fields
         changes_table.columns(decoded_table.columns(of_key, decoder_of(decode.value).fields), state)

@@ -88,7 +88,8 @@ class FoldMetadata:
     the rules with the digest `declaration`. `through` is the newest window that was folded, or an empty text. `windows`
     is the number of windows that this fold added or replaced. `rows` and `content` are the digest of all rows. `erases`
     is true if past files may have erased records, so that they have to be deleted. `truncated` is the window of the last
-    truncate, or an empty text.
+    truncate, or an empty text. `collected` is the window up to which deleted keys were removed from the table of deleted
+    keys, or an empty text.
     """
 
     fold_id: str
@@ -103,6 +104,7 @@ class FoldMetadata:
     content: int = 0
     erases: bool = False
     truncated: str = ""
+    collected: str = ""
 
     @property
     def digest(self) -> Digest:
@@ -116,9 +118,10 @@ class FoldMetadata:
     def to_json(self) -> str:
         """Return the commit's `userMetadata`."""
         fields = asdict(self)
-        if not self.truncated:
-            # Releases that do not know the field refuse it.
-            del fields["truncated"]
+        for name in ("truncated", "collected"):
+            if not fields[name]:
+                # Releases that do not know the field refuse it.
+                del fields[name]
         # A sum of 64-bit hashes needs more digits than other readers of JSON keep.
         return json.dumps({FOLD_KEY: _VERSION, **fields, "content": f"{self.content:x}"}, separators=(",", ":"))
 

@@ -4,8 +4,11 @@ offsets from there on."""
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import timedelta
 
-from platform_assets.ledger import unloaded
+import pyarrow.compute as pc
+
+from platform_assets.ledger import known_files, unloaded
 from platform_assets.ledger.entries import RecordedCut
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
@@ -30,3 +33,13 @@ def loaded_to(ledger: Ledger, table: TableRef, aside: Collection[str] = ()) -> R
         return at_first
     # The waiting window belongs to an earlier log, so nothing of the newest log is known to be loaded.
     return next(cut for cut in ledger.cuts(table.topic, first) if cut.generation == newest.generation)
+
+
+def loaded_late(ledger: Ledger, table: TableRef, age: timedelta) -> list[str]:
+    """Return, in order, the windows with offsets whose first load was recorded more than `age` after they began."""
+    names = ["window", "window_start", "kind", "recorded_at", "table_version"]
+    rows = known_files.of_commits(ledger.lake).rows(table.ledger_name, names)
+    rows = rows.filter(pc.and_(pc.not_equal(rows["kind"], "acceptance"), pc.is_valid(rows["table_version"])))
+    first = rows.group_by(["window", "window_start"]).aggregate([("recorded_at", "min")])
+    found = first.filter(pc.greater(pc.subtract(first["recorded_at_min"], first["window_start"]), age))
+    return sorted(found["window"].to_pylist())

@@ -9,6 +9,7 @@ from typing import Final, Literal, get_args
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.model import debezium
+from platform_assets.model.keeping import Keep
 
 CODE_VERSION: Final = 1
 """Version of the rules that choose a record for each key.
@@ -51,7 +52,8 @@ class StateDeclaration:
     `key` lists columns of the decoded table. Records of one key are in a total order: first by the column `order`,
     unless that is `POSITION`, and then by generation, window, partition and offset. `keep` says which of them counts.
     `operation` is the decoded column that contains the operation of a change event; only `deletes: debezium` uses it.
-    With `history`, there is also a table of earlier rows.
+    With `history`, there is also a table of earlier rows. `deletes_kept` is the time after which a deleted key is
+    removed from the table of deleted keys; None if it never is.
     """
 
     key: tuple[str, ...]
@@ -60,6 +62,7 @@ class StateDeclaration:
     keep: Kept = "last"
     operation: str = debezium.DEFAULT_NAMES[debezium.OPERATION]
     history: bool = False
+    deletes_kept: Keep | None = None
 
     def __post_init__(self) -> None:
         if not self.key:
@@ -85,6 +88,12 @@ class StateDeclaration:
             raise ConfigurationError(
                 "deletes: with `keep: first`, a key keeps its first record, so no later record can delete it: use "
                 + ("`keep: last`" if is_debezium else "`deletes: none`")
+            )
+
+        if self.deletes_kept is not None and not self.has_deletes:
+            raise ConfigurationError(
+                "deletes_kept: with `deletes: none`, the state has no deleted keys, so there is nothing to remove: leave "
+                "`deletes_kept` out"
             )
 
     @property

@@ -94,7 +94,10 @@ def build_asset(
 def summary(done: FoldOutcome) -> str:
     """Describe a fold in one sentence."""
     earlier = "" if done.history is None else f", and {done.history:,} rows in the history"
-    size = f"{done.rows:,} rows and {done.deleted:,} deleted keys{earlier}, through window {done.through or 'none'}"
+    since = f" (those deleted after window {done.collected})" if done.collected else ""
+    size = (
+        f"{done.rows:,} rows and {done.deleted:,} deleted keys{since}{earlier}, through window {done.through or 'none'}"
+    )
     if done.made == "unchanged":
         return f"nothing to apply: {size}"
     windows = f"{len(done.windows):,} window" + ("" if len(done.windows) == 1 else "s")
@@ -115,6 +118,7 @@ def _metadata(state: TopicState, done: FoldOutcome, table: StateRef) -> dict[str
         "through": done.through,
         "rows": done.rows,
         "deleted_keys": done.deleted,
+        "deleted_keys_collected_to": done.collected or "none",
         "seconds": done.seconds,
         "table_version": delta_log.version(folder),
         "path": dg.MetadataValue.path(str(folder)),

@@ -26,7 +26,8 @@ class StateStatus:
 
     `pending_windows` and `pending_rows` count the changes that it lacks; `is_due` is true if the next fold should not wait
     for more. `through` is the newest window in it; None before the first fold. `problems` says what keeps changes from
-    being folded. `waits_for` says which changes and windows it lacks, and the next step for each of them.
+    being folded. `waits_for` says which changes and windows it lacks, and the next step for each of them. `deleted_keys`
+    is the number of deleted keys that are kept: if `collected` is not None, those that were deleted after that window.
     """
 
     table: str
@@ -38,6 +39,8 @@ class StateStatus:
     checks: tuple[CheckStatus, ...]
     problems: tuple[str, ...] = ()
     waits_for: tuple[str, ...] = ()
+    deleted_keys: int = 0
+    collected: str | None = None
 
     @property
     def healthy(self) -> bool:
@@ -80,6 +83,8 @@ def collect(
         checks=judged,
         problems=tuple(problems),
         waits_for=(*_waiting(declaration, found), *_missing(declaration, ledger, found.through)),
+        deleted_keys=found.deleted_keys,
+        collected=found.collected or None,
     )
 
 

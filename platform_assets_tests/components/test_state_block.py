@@ -11,6 +11,7 @@ import pytest
 from platform_assets.components import yaml_check
 from platform_assets.components.decode_block import decode_declaration
 from platform_assets.components.state_block import state_declaration
+from platform_assets.model.keeping import Keep
 from platform_assets.model.state import StateDeclaration
 
 KEY: Final = {"format": "json", "schema": "id BIGINT"}
@@ -32,6 +33,13 @@ def test_change_events_have_deletes_of_their_own(block: dict[str, Any]) -> None:
     assert state_declaration(block, EVENTS) == StateDeclaration(("id",), deletes="debezium")
 
 
+def test_deleted_keys_are_kept_for_a_number_of_days() -> None:
+    assert state_declaration({"key": ["id"], "deletes_kept": "2 weeks"}).deletes_kept == Keep(14)
+    assert state_declaration({"key": ["id"]}).deletes_kept is None
+    one, other = (state_declaration({"key": ["id"], "deletes_kept": f"{days} days"}) for days in (7, 8))
+    assert one.digest == other.digest, "the changes do not depend on it"
+
+
 def test_the_operation_is_in_the_declared_column() -> None:
     value = {"format": "debezium", "schema": "id BIGINT", "envelope": {"operation": "op"}}
     state = state_declaration({"key": ["id"]}, decode_declaration({"value": value, "key": KEY}))
@@ -45,6 +53,12 @@ def test_the_operation_is_in_the_declared_column() -> None:
         ("debezium", "{key: [id], deletes: none}", "would be a row of the state: use `deletes: debezium`"),
         ("json", "{key: [id], deletes: debezium}", "or `deletes: tombstone`"),
         ("json", "{key: [idd]}", "did you mean 'id'"),
+        ("json", "{key: [id], deletes_kept: 7}", "7 is not a number of days or weeks: write `7 days`"),
+        (
+            "json",
+            "{key: [id], deletes: none, deletes_kept: 7 days}",
+            "has no deleted keys, so there is nothing to remove",
+        ),
     ],
 )
 def test_deletes_that_do_not_fit_the_format_are_refused_with_file_line_and_remedy(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -84,11 +85,17 @@ class MadeChanges:
 
     def check(self) -> None:
         """Assert that all tables are those of a plain dictionary."""
-        live, dead = expected(self.windows, self.declared)
+        live, dead = expected(self.windows, self.declared, self.collected())
         assert self.live() == live
         assert self.dead() == dead
         if self.declared.history:
             check_history(self.history(), self.windows, self.declared)
+
+    def collected(self) -> str:
+        """Return the window up to which deleted keys are collected, according to the newest fold."""
+        commits = DeltaTable(str(self.root / "state_deleted" / _TOPIC)).history()
+        folds = (json.loads(each["userMetadata"]) for each in commits if each.get("userMetadata"))
+        return str(next(folds, {}).get("collected", ""))
 
     def history(self) -> pa.Table:
         """Return the rows of the history."""

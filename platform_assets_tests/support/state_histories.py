@@ -40,8 +40,11 @@ def place(row: Row, state: StateDeclaration) -> tuple[Any, ...]:
     return own if state.version is None else (row[state.version], *own)
 
 
-def expected(windows: dict[str, list[Row]], state: StateDeclaration) -> tuple[dict[Any, Row], dict[Any, Row]]:
-    """Return the live rows and the deleted keys that a replay of all changes, one after another, gives."""
+def expected(
+    windows: dict[str, list[Row]], state: StateDeclaration, collected: str = ""
+) -> tuple[dict[Any, Row], dict[Any, Row]]:
+    """Return the live rows and the deleted keys that a replay of all changes, one after another, gives. Keys that were
+    deleted in windows up to `collected` are left out, but not a truncate."""
     now: dict[Any, Row] = {}
     rows = sorted((row for rows in windows.values() for row in rows), key=lambda row: place(row, state))
     for row in rows if state.keep == "last" else reversed(rows):
@@ -50,7 +53,8 @@ def expected(windows: dict[str, list[Row]], state: StateDeclaration) -> tuple[di
             # A truncate.
             now = {None: row}
     live = {key: {n: row[n] for n in LIVE.names} for key, row in now.items() if not row["deleted"]}
-    return live, {key: {n: row[n] for n in DEAD.names} for key, row in now.items() if row["deleted"]}
+    dead = {key: row for key, row in now.items() if row["deleted"] and (key is None or row["window"] > collected)}
+    return live, {key: {n: row[n] for n in DEAD.names} for key, row in dead.items()}
 
 
 @dataclass
@@ -95,6 +99,8 @@ class History:
     history_version: int = -1
     rebuilds: int = 0
     truncated: set[str] = field(default_factory=set)
+    collected: str = ""
+    """The window up to which deleted keys are collected in the table of deleted keys, whose folds come first."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -148,7 +154,7 @@ class History:
     def fold(self, *, buckets: int = 1, crashes: bool = False, again: bool = False) -> None:
         """Fold the pending loads. With `crashes`, end between two commits; with `again`, apply all loads again."""
         versions = (self.live_version, self.dead_version, self.history_version)
-        planned = plan(self.loads[min(versions) + 1 :], versions, self.truncated)
+        planned = plan(self.loads[min(versions) + 1 :], versions, self.truncated, self.collected)
         live, dead = MemorySide(LIVE, self.live), MemorySide(DEAD, self.dead)
         earlier = MemorySide(HISTORY, self.earlier)
         names = planned.windows
@@ -158,6 +164,11 @@ class History:
             names = frozenset(self.windows)
         elif again:
             names = frozenset(self.windows)
+        collected = "" if planned.rebuild else self.collected
+        collects = collected
+        if self.state.has_deletes and self.random.random() < 0.3:
+            # Any window, also if earlier ones are yet to come.
+            collects = max(collected, self.random.choice(sorted(self._made)))
         made = fold(
             FoldOrder(
                 self.state, live, dead, names,
@@ -165,8 +176,11 @@ class History:
                 lambda: self._blocks([w for w in self.windows if w not in names]),
                 buckets,
                 earlier,
+                collected,
+                collects,
             )
         )  # fmt: skip
+        self.collected = collects
         self.dead, self.dead_version = dead.taken(), len(self.loads) - 1
         self.truncated = {made.truncated, *(self.truncated if crashes else ())} - {""}
         if not crashes or self.random.random() < 0.5:
@@ -195,7 +209,7 @@ class History:
 
     def check(self) -> None:
         """Assert that the state is that of a plain dictionary, and that the history has the state as of each window."""
-        live, dead = expected(self.windows, self.state)
+        live, dead = expected(self.windows, self.state, self.collected)
         assert by_key(self.live) == live, self.seed
         assert by_key(self.dead) == dead, self.seed
         check_history(self.earlier, self.windows, self.state, self.seed)

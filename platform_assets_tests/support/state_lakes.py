@@ -16,7 +16,9 @@ from deltalake import DeltaTable
 from platform_assets.engines.folding import buckets
 from platform_assets.errors import ConcurrentFoldError, NoChangesError
 from platform_assets.lake import delta_log
-from platform_assets_tests.support.made_changes import MadeChanges
+from platform_assets.model.keeping import Keep
+from platform_assets.windows.state import folding
+from platform_assets_tests.support.made_changes import DAYS, MadeChanges
 from platform_assets_tests.support.state_histories import Row, history
 
 STEPS: Final = ("state_deleted", "history", "state", "past files")
@@ -50,6 +52,8 @@ class LakeHistory:
         self._random = self._history.random
         declared = self._history.state
         self._made = MadeChanges(self.root, replace(declared, history=self._random.random() < 0.6))
+        if declared.has_deletes and self._random.random() < 0.6:
+            self._made.declared = replace(self._made.declared, deletes_kept=Keep(1))
         self._backup: dict[str, list[Row]] | None = None
 
     def run(self, steps: int = 20) -> Counter[str]:
@@ -67,7 +71,10 @@ class LakeHistory:
         # One byte in a bucket: then even these few rows are in several.
         target = self._random.choice([1, 100, 1 << 20])
         count_for = buckets.count_for
-        with patch.object(buckets, "count_for", lambda size, now=1: min(count_for(size, now, target), 8)):
+        with (
+            patch.object(buckets, "count_for", lambda size, now=1: min(count_for(size, now, target), 8)),
+            patch.object(folding, "collectable", self._collectable),
+        ):
             for _ in range(steps):
                 (act,) = self._random.choices([a for a, _ in actions], [weight for _, weight in actions])
                 self.met[act.__name__.strip("_").replace("_", " ")] += 1
@@ -76,6 +83,10 @@ class LakeHistory:
             self._fold()
             assert self._made.state().compare().is_equal, f"{self.seed}: the state differs from one of all changes"
         return self.met
+
+    def _collectable(self, *_: object) -> str:
+        """Return any window, also if earlier ones are yet to come, which only costs time."""
+        return self._random.choice(["", *DAYS[:8]])
 
     def _load(self) -> None:
         self._history.load()

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from platform_assets.checks import state as checks
+from platform_assets.cli.state_snippets import fresh_view
 from platform_assets.errors import (
     ChangesOutdatedError,
     ConcurrentFoldError,
@@ -23,6 +28,7 @@ from platform_assets.errors import (
 )
 from platform_assets.lake import changes_table, delta_log, state_table
 from platform_assets.lake.location import Lake
+from platform_assets.model.keeping import Keep
 from platform_assets.model.state import StateDeclaration
 from platform_assets.windows.maintain.merging import Upkeep
 from platform_assets.windows.state import folding
@@ -66,6 +72,91 @@ def test_a_late_window_neither_overwrites_nor_resurrects(made: MadeChanges) -> N
     assert (outcome.made, outcome.windows, outcome.through) == ("fold", (A,), B)
     assert sorted(made.live()) == [1, 3]
     made.check()
+
+
+@pytest.fixture
+def collected(made: MadeChanges, monkeypatch: pytest.MonkeyPatch) -> MadeChanges:
+    """Return a state of windows B and C in which key 2 was deleted in B, and is no longer kept; key 4 was deleted in C."""
+    made.declared = replace(made.declared, deletes_kept=Keep(1))
+    monkeypatch.setattr(folding, "collectable", lambda *_: B)
+    made.load(B, [change(1, B, 5, "new"), change(2, B, 6, None)])
+    made.load(C, [change(3, C, 7, "other"), change(4, C, 8, None)])
+    assert (made.state().fold().collected, list(made.dead())) == (B, [4])
+    made.check()
+    return made
+
+
+def fresh(made: MadeChanges) -> list[int]:
+    """Return the keys that the printed code for fresh rows finds."""
+    state, found = made.state(), dict[str, Any]()
+    pending = state.pending()
+    since = min([*pending.windows, pending.through])
+    exec(fresh_view(state, state.opened().live.columns.names, since, None)["polars"], found)
+    return sorted(found["fresh"].collect()["id"])
+
+
+def test_a_late_window_does_not_bring_back_a_key_whose_delete_was_collected(collected: MadeChanges) -> None:
+    late = [change(1, A, 0, "late"), change(2, A, 1, "late"), change(5, A, 2, "late"), change(6, A, 3, None)]
+    collected.load(A, late)
+    assert fresh(collected) == [1, 3, 5]
+    assert collected.state().compare().is_equal
+    outcome = collected.state().fold()
+    assert (outcome.made, outcome.windows) == ("fold", (A,))
+    assert (sorted(collected.live()), sorted(collected.dead())) == ([1, 3, 5], [4])
+    collected.check()
+    assert collected.state().compare().is_equal
+
+
+def test_a_replaced_window_whose_deletes_were_collected_makes_the_state_again(collected: MadeChanges) -> None:
+    collected.load(A, [change(2, A, 1, "before")])
+    collected.state().fold()
+    assert sorted(collected.live()) == [1, 3]
+    collected.load(B, [change(1, B, 5, "new")], erased=6)
+    assert "keys deleted up to window" in collected.state().pending().rebuild
+    assert collected.state().fold().made == "rebuild"
+    assert sorted(collected.live()) == [1, 2, 3], "the delete was erased, so the record before it counts"
+    collected.check()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_fold_that_collects_and_ends_at_any_step_is_completed_by_the_next(made: MadeChanges, step: str) -> None:
+    made.declared = replace(made.declared, deletes_kept=Keep(1))
+    with patch.object(folding, "collectable", lambda *_: ""):
+        made.load(B, [change(1, B, 5, "row"), change(2, B, 6, "row")])
+        made.state().fold()
+    made.load(C, [change(1, C, 7, None)])
+    with patch.object(folding, "collectable", lambda *_: C), pytest.raises(CrashedError):
+        made.state(crashing(step)).fold()
+    made.load(A, [change(1, A, 0, "late"), change(3, A, 1, None)])
+    made.state().fold()
+    assert list(made.live()) == [2]
+    made.check()
+
+
+def test_deletes_are_collected_without_pending_changes_too_but_not_a_truncate(made: MadeChanges) -> None:
+    made.declared = StateDeclaration(("id",), deletes="debezium", deletes_kept=Keep(1))
+    truncate = change(0, A, 0, None) | {"id": None}
+    made.load(A, [truncate, change(1, A, 1, None), change(2, A, 2, "row")])
+    with patch.object(folding, "collectable", lambda *_: ""):
+        made.state().fold()
+        assert set(made.dead()) == {None, 1}
+        assert made.state().fold().made == "unchanged"
+    with patch.object(folding, "collectable", lambda *_: A):
+        assert made.state().fold().made == "fold"
+        assert set(made.dead()) == {None}
+        made.check()
+        assert made.state().fold().made == "unchanged"
+    made.declared = replace(made.declared, deletes_kept=None)
+    assert made.state().fold(rebuild=True).collected == ""
+    assert set(made.dead()) == {None, 1}
+
+
+def test_a_fold_that_collects_nothing_can_be_read_by_earlier_releases(made: MadeChanges) -> None:
+    made.load(A, [change(1, A, 0, None)])
+    made.state().fold()
+    fold = state_table.opened(made.state().dead_folder).fold
+    assert fold is not None
+    assert not {"collected", "truncated"} & set(json.loads(fold.to_json()))
 
 
 def test_a_window_that_is_decoded_again_gives_back_what_it_had_replaced(made: MadeChanges) -> None:

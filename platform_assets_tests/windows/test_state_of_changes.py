@@ -6,16 +6,22 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import polars as pl
 import pytest
 
+from platform_assets.checks import state as checks
 from platform_assets.errors import ConcurrentFoldError, FilesLostError, StateErasureUnfinishedError
 from platform_assets.lake import state_table
+from platform_assets.lake.location import Folder
 from platform_assets.ledger.decisions import Author
+from platform_assets.model.keeping import Keep
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.state import StateDeclaration
+from platform_assets.orchestration import state_status
 from platform_assets.windows.change.changing import WindowChanger
+from platform_assets.windows.decide.parking import park, unpark
 from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.erasures import MadeTopic, found_in
 from platform_assets_tests.support.made_changes import DAYS, MadeChanges, change
@@ -169,3 +175,43 @@ def test_an_erasure_makes_no_state_that_does_not_exist(tmp_path: Path) -> None:
     WindowChanger(topic.declaration, topic.ledger).make(window.key)
     erase(topic, 0, 1)
     assert not (tmp_path / "state").exists()
+
+
+def test_deletes_are_collected_up_to_the_first_window_that_is_not_applied(tmp_path: Path) -> None:
+    kept = replace(DECLARED, deletes_kept=Keep(1))
+    topic = MadeTopic(tmp_path)
+    topic.declaration = replace(topic.declaration, state=kept)
+    windows = topic.seal(
+        [{0: [(b"a", b"1"), (b"b", b"1")]}, {0: [(b"a", None)]}, {0: [(b"b", b"2")]}, {0: [(b"b", None)]}]
+    )
+    topic.fill([windows[number] for number in (0, 1, 3)])
+    changer, state = WindowChanger(topic.declaration, topic.ledger), TopicState(topic.topic, kept, topic.ledger.lake)
+
+    def dead() -> set[object]:
+        return set(pl.scan_delta(str(tmp_path / "state_deleted" / topic.topic)).select("key").collect()["key"])
+
+    keys = [window.key for window in windows]
+    park(topic.declaration.changes_table, [keys[0]], AUTHOR, topic.ledger)
+    for number in (1, 3):
+        changer.make(keys[number])
+    assert (state.fold().collected, dead()) == ("", {"a", "b"}), "the first window is parked"
+    unpark(topic.declaration.changes_table, [keys[0]], AUTHOR, topic.ledger)
+    changer.make(keys[0])
+    assert (state.fold().collected, dead()) == (keys[1], {"b"}), "the third window is not loaded"
+    topic.fill([windows[2]])
+    assert state.fold().collected == keys[1], "the third window has no changes yet"
+    changer.make(keys[2])
+    assert (state.fold().collected, dead()) == (keys[3], set())
+    assert values(tmp_path, topic.topic) == {}
+    assert state.compare().is_equal
+    found = list(checks.results(topic.declaration, kept, topic.ledger, seed="1"))
+    assert all(each.passed for each in found), found
+    status = state_status.collect(topic.declaration, kept, topic.ledger, None)
+    assert (status.deleted_keys, status.collected) == (0, keys[3])
+
+    erase(topic, 2, 3)
+    assert values(tmp_path, topic.topic) == {"a": "1"}, "the delete was erased, so the record before it counts"
+    assert state.compare().is_equal
+    with patch.object(Folder, "time", lambda _: windows[-1].window.end):
+        assert state.fold(rebuild=True).collected == "", "all windows ended less than a day ago"
+    assert dead() == {"b"}

@@ -57,6 +57,9 @@ class FoldOrder:
 
     `changes` reads the rows of the pending windows `windows`, and `others` all other rows of the table of changes. Both
     have the columns of the live rows and `DELETED`. The present rows of a `history` are changes too.
+
+    The present deleted keys lack those that were deleted in windows up to `collected`, and the new ones lack those up to
+    `collects`, which is the same window or a later one.
     """
 
     state: StateDeclaration
@@ -67,6 +70,8 @@ class FoldOrder:
     others: Blocks
     count: int
     history: Side | None = None
+    collected: str = ""
+    collects: str = ""
 
     @property
     def sides(self) -> tuple[Side, ...]:
@@ -97,6 +102,10 @@ def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, a
     are computed again from all changes. A row of that window that is not in the state needs nothing: it lost to another
     row of its key, and this row is still there.
 
+    It is not if it deletes the key and was collected. So the keys of pending windows up to `collected` are computed again
+    from all changes too, which still have each delete. A window up to `collected` that was folded before is not folded
+    again: the state is then made from all changes.
+
     A truncate is a row of the changes and of the deleted keys without a key. The last one deletes all rows before it,
     whatever bucket they are in, so nothing else has to be known about these: their keys are in neither table. If the last
     truncate itself is gone, the state is made from all changes.
@@ -107,9 +116,9 @@ def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, a
         ExitStack() as opened,
     ):
         of_live, of_dead, *of_history = (opened.enter_context(closing(_Present(side, order))) for side in order.sides)
-        truncates = _Truncates(order)
-        changes.add(truncates.apart(order.changes()))
-        again = _hashes_from(order, truncates)
+        truncates, late = _Truncates(order), [np.zeros(0, np.uint64)]
+        changes.add(truncates.apart(_noting_late(order, late)))
+        again = np.unique(np.concatenate([_hashes_from(order, truncates), *late]))
         if again.size:
             changes.add(truncates.apart(_with_hashes(order, again)))
         last = truncates.last()
@@ -118,6 +127,8 @@ def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, a
         for number in range(order.count):
             new = changes.bucket(number)
             found = [*folded(of_live.bucket(number), of_dead.bucket(number), new, order.state, place)]
+            if order.collects:
+                found[1] = found[1].filter(pc.greater(found[1][WINDOW], order.collects))
             if number == 0 and place is not None:
                 found[1] = pa.concat_tables([found[1], last])
             for side, present in zip(order.sides[2:], of_history, strict=True):
@@ -271,6 +282,16 @@ def _hashes_from(order: FoldOrder, truncates: _Truncates) -> Hashes:
             if of_window.num_rows:
                 found.append(key_hashes(of_window, order.state.key))
     return np.unique(np.concatenate(found))
+
+
+def _noting_late(order: FoldOrder, hashes: list[Hashes]) -> Iterator[pa.RecordBatch]:
+    """Yield the pending changes. Add the hashes of keys with changes in windows up to `collected` to `hashes`."""
+    for block in order.changes():
+        if order.collected:
+            late = block.filter(pc.less_equal(block[WINDOW], order.collected))
+            if late.num_rows:
+                hashes.append(np.unique(key_hashes(late, order.state.key)))
+        yield block
 
 
 def _is_in(rows: pa.RecordBatch | pa.Table, windows: Collection[str]) -> pa.Array:

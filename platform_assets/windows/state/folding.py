@@ -26,7 +26,7 @@ from platform_assets.errors import (
     PlatformError,
     StateOutdatedError,
 )
-from platform_assets.lake import delta_log, field_ids, state_table
+from platform_assets.lake import delta_log, field_ids, parquet, state_table
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.state_table import FoldMetadata, Opened
 from platform_assets.ledger.erasure_rules import erased_of
@@ -35,6 +35,7 @@ from platform_assets.model.digest import Digest
 from platform_assets.model.logs import logger
 from platform_assets.model.state import StateDeclaration
 from platform_assets.windows.state.changes_source import ChangesSource, UnknownChangeError, awaited
+from platform_assets.windows.state.collecting import collectable
 from platform_assets.windows.state.pending import FoldPlan, plan
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class Pending:
     state. If `rebuild` is not empty, it is the reason why the next fold has to make the state from all changes.
     `replaces` is true if a window that was folded has other changes now, and `erases` if records were erased from it.
     `is_interrupted` is true if a fold ended before it deleted files that may have erased records. If `waits` is not
-    empty, it is the reason why nothing can be folded yet: changes have to be made again first.
+    empty, it is the reason why nothing can be folded yet: changes have to be made again first. `deleted_keys` is the
+    number of deleted keys that are kept: those that were deleted after the window `collected`, if that is not empty.
     """
 
     windows: tuple[str, ...]
@@ -77,6 +79,8 @@ class Pending:
     waits: str = ""
     history_rows: int = 0
     history_bytes: int = 0
+    deleted_keys: int = 0
+    collected: str = ""
 
     @property
     def due_from(self) -> int:
@@ -100,7 +104,8 @@ class Pending:
 @dataclass(frozen=True, slots=True)
 class FoldOutcome:
     """The result of a fold: how the state was made, the windows that were applied, and the rows of all tables now.
-    `history` is None without a history."""
+    `history` is None without a history. Keys that were deleted up to the window `collected` are no longer kept; the text is
+    empty if all are."""
 
     made: Literal["fold", "rebuild", "unchanged"]
     windows: tuple[str, ...]
@@ -111,6 +116,7 @@ class FoldOutcome:
     seconds: float
     reason: str = ""
     history: int | None = None
+    collected: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +216,8 @@ class TopicState:
             waits=planned.waits,
             history_rows=0 if tables.history is None else _total(tables.history.files(), "num_records"),
             history_bytes=0 if tables.history is None else _total(tables.history.files(), "size_bytes"),
+            deleted_keys=_total(tables.dead.files(), "num_records"),
+            collected=planned.collected,
         )
 
     def fold(
@@ -236,19 +244,23 @@ class TopicState:
 
         began = time.monotonic()
         self._create()
+        # Asked for first: the table of changes, opened after it, then has each of these windows.
+        collectable_to = self._collectable()
         tables = self.opened()
         self._finish_erasures(tables)
         if tables.plan.waits:
             raise ChangesOutdatedError(self.topic, tables.plan.waits)
         reason = tables.plan.rebuild or requested
         pending = self._pending(tables)
-        if not reason and not tables.plan.windows:
-            deleted = _total(tables.dead.files(), "num_records")
+        collected = "" if reason else tables.plan.collected
+        collects = max(collected, collectable_to)
+        if not reason and not tables.plan.windows and not self._has_deletes_up_to(tables.dead, collects):
             seconds = time.monotonic() - began
             history_rows = None if tables.history is None else pending.history_rows
             return FoldOutcome(
-                "unchanged", (), 0, pending.state_rows, deleted, pending.through, seconds, history=history_rows
-            )
+                "unchanged", (), 0, pending.state_rows, pending.deleted_keys, pending.through, seconds,
+                history=history_rows, collected=collected,
+            )  # fmt: skip
         windows = sorted(tables.source.rows_by_window()) if reason else sorted(tables.plan.windows)
         sides = self._sides(tables, from_all=bool(reason))
         metadata = FoldMetadata(
@@ -262,9 +274,11 @@ class TopicState:
             windows=len(windows),
             # A state that is made from all changes may lose erased records of which no load tells.
             erases=erases or tables.plan.erases or (reason != "" and bool(erased_of(Ledger(self.lake), self.topic))),
+            collected=collects,
         )
         try:
-            made = fold(self._order(tables, sides, windows, from_all=bool(reason)), progress)
+            order = self._order(tables, sides, windows, from_all=bool(reason))
+            made = fold(replace(order, collected=collected, collects=collects), progress)
         except BaseException:
             _discard(*sides)
             raise
@@ -299,6 +313,7 @@ class TopicState:
             time.monotonic() - began,
             reason,
             None if made.history is None else made.history.rows,
+            collects,
         )
 
     def compare(self, progress: Progress = lambda done, all: None) -> Comparison:
@@ -317,7 +332,9 @@ class TopicState:
         for from_all in (False, True):
             sides = [Unwritten.of(side) for side in self._sides(tables, from_all=from_all)]
             windows = tables.source.rows_by_window() if from_all else tables.plan.windows
-            found.append(fold(self._order(tables, sides, windows, from_all=from_all), progress))
+            order = self._order(tables, sides, windows, from_all=from_all)
+            collected = tables.plan.collected
+            found.append(fold(replace(order, collected="" if from_all else collected, collects=collected), progress))
         return Comparison(
             *((now.content, remade.content) for now, remade in zip(found[0].all, found[1].all, strict=True))
         )
@@ -346,10 +363,34 @@ class TopicState:
             history = state_table.opened(self.history_folder)
         source = ChangesSource.newest(self.changes_folder)
         planned = self._plan(live, dead, history, source)
-        if planned.rebuild or planned.replaces:
+        if planned.rebuild or planned.replaces or planned.is_late:
             source, waits = self._awaited(from_all=bool(planned.rebuild), through=_through(live, dead))
             planned = replace(self._plan(live, dead, history, source), waits=waits)
         return StateTables(live, dead, source, planned, history)
+
+    def _collectable(self) -> str:
+        """Return the newest window up to which deleted keys need not be kept any longer; an empty text if there is none."""
+        kept = self.declared.deletes_kept
+        if kept is None:
+            return ""
+        until = kept.until(self.lake.root.time())
+        return collectable(Ledger(self.lake), self.topic, self.declared.digest, self.changes_folder, until)
+
+    def _has_deletes_up_to(self, dead: Opened, window: str) -> bool:
+        """Return True if there are deleted keys from windows up to `window`. A truncate is not one."""
+        if not window:
+            return False
+        with dead.folder.reading():
+            files = pa.table(dead.handle.get_add_actions(flatten=True))
+        if "min.window" in files.column_names:
+            # Null if another program has rewritten the file without bounds.
+            files = files.filter(pc.fill_null(pc.less_equal(files["min.window"], window), True))
+        columns = pa.schema([dead.columns.field(name) for name in (self.declared.key[0], parquet.WINDOW)])
+        return any(
+            pc.and_(pc.is_valid(block[0]), pc.less_equal(block[1], window)).true_count
+            for path in files["path"].to_pylist()
+            for block in state_table.blocks(dead.folder, path, columns, 1 << 16)
+        )
 
     def _awaited(self, *, from_all: bool, through: str = "") -> tuple[ChangesSource, str]:
         """Return the newest changes, and the reason why they cannot be folded yet; an empty text if they can."""
@@ -385,7 +426,8 @@ class TopicState:
         except UnknownChangeError as e:
             return FoldPlan(frozenset(), str(e))
         truncated = {each.truncated for each in folds if each.truncated}
-        planned = plan(loads, [anchor.version for anchor in anchors], truncated)
+        collected = max(each.collected for each in folds)
+        planned = plan(loads, [anchor.version for anchor in anchors], truncated, collected)
         # After an erasure, changes may be made again by a load that does not name the erased records itself.
         again = sorted({load.window for load in loads if load.replaces})
         erased = any(erased_of(Ledger(self.lake), self.topic, again).values()) if again else False

@@ -26,18 +26,24 @@ class ChangesLoad:
 @dataclass(frozen=True, slots=True)
 class FoldPlan:
     """The windows to fold. If `rebuild` is not empty, it is the reason why the state is to be made from all changes. If
-    `waits` is not empty, it is the reason why nothing can be folded yet."""
+    `waits` is not empty, it is the reason why nothing can be folded yet. Deleted keys are collected up to the window
+    `collected`; `is_late` is true if the windows to fold include one up to it."""
 
     windows: frozenset[str]
     rebuild: str = ""
     waits: str = ""
     replaces: bool = False
     erases: bool = False
+    collected: str = ""
+    is_late: bool = False
 
 
-def plan(loads: Sequence[ChangesLoad], versions: Collection[int], truncated: Collection[str] = ()) -> FoldPlan:
+def plan(
+    loads: Sequence[ChangesLoad], versions: Collection[int], truncated: Collection[str] = (), collected: str = ""
+) -> FoldPlan:
     """Plan a fold of `loads`, which are all loads after the least of the `versions` of the table of changes from which the
-    state's tables follow. The last truncate in these is in one of the windows `truncated`."""
+    state's tables follow. The last truncate in these is in one of the windows `truncated`, and deleted keys are collected
+    up to the window `collected`."""
     windows = frozenset(load.window for load in loads)
     again = sorted({load.window for load in loads if load.replaces})
     rebuild = ""
@@ -46,4 +52,14 @@ def plan(loads: Sequence[ChangesLoad], versions: Collection[int], truncated: Col
     if undone := sorted({*again}.intersection(truncated)):
         # The keys that it deleted are in neither table.
         rebuild = f"window {undone[0]}, which had a truncate, has been replaced"
-    return FoldPlan(windows, rebuild, replaces=bool(again), erases=any(load.erases for load in loads))
+    if not rebuild and (below := [window for window in again if window <= collected]):
+        # Keys that it deleted may be in neither table. What it has now may not delete them.
+        rebuild = f"window {below[0]} has been replaced, and keys deleted up to window {collected} are no longer kept"
+    return FoldPlan(
+        windows,
+        rebuild,
+        replaces=bool(again),
+        erases=any(load.erases for load in loads),
+        collected=collected,
+        is_late=any(window <= collected for window in windows),
+    )
