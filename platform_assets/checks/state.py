@@ -23,6 +23,7 @@ from platform_assets.lake import state_table
 from platform_assets.lake.state_table import FoldMetadata, Opened
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.snapshots import Attempt
 from platform_assets.model.state import StateDeclaration
 from platform_assets.model.windows import Span
 from platform_assets.windows.state.changes_source import ChangesSource
@@ -69,6 +70,11 @@ class Facts:
         if self.live.fold is None or self.dead.fold is None:
             return None
         return self.live.fold, self.dead.fold
+
+    @property
+    def snapshots(self) -> tuple[Attempt, ...]:
+        """The attempts at a snapshot that the newest fold names."""
+        return () if self.folds is None else self.folds[1].snapshots
 
     @property
     def collected(self) -> str:
@@ -254,8 +260,15 @@ def equals_rebuild(facts: Facts, *, seed: str) -> CheckResult:
             standing[_key(row, key)] = (is_dead, row)
     wrong, compared = list[str](), 0
     truncate = standing[_no_key(key)][1] if _no_key(key) in standing else None
+    swept = max((first for first, _ in _snapshots(facts, read)), default=None)
     for each in sorted(keys, key=repr):
         expected, found = best.get(each), standing.get(each)
+        if swept is not None and each != _no_key(key):
+            if expected is not None and _position(expected) < swept:
+                expected = None
+            if found is not None and _position(found[1]) < swept:
+                wrong.append(f"{_text(each, key)} has a row from before the snapshot that began in window {swept[1]}")
+                continue
         if truncate is not None and each != _no_key(key):
             if expected is not None and _counts_more(truncate, expected, state):
                 expected = None
@@ -306,10 +319,12 @@ def history_equals_changes(facts: Facts, *, seed: str) -> CheckResult:
     for row in _rows(map(_with_numbers, facts.source.blocks(columns, read)), key, keys):
         changes[_key(row, key)].append(row)
     truncates = sorted(_position(row) for row in changes[_no_key(key)])
+    snapshots = _snapshots(facts, read)
     wrong = list[str]()
     for each in sorted(keys, key=repr):
         found = sorted(standing[each], key=_position)
-        expected = _counted_one_after_another(changes[each], truncates, state)
+        ended = [] if each == _no_key(key) else snapshots
+        expected = _counted_one_after_another(changes[each], truncates, ended, state)
         if len(found) != len(expected):
             wrong.append(f"{_text(each, key)} has {len(found):,} rows instead of {len(expected):,}")
         for row, wanted in zip(found, expected, strict=False):
@@ -330,10 +345,40 @@ def history_equals_changes(facts: Facts, *, seed: str) -> CheckResult:
     return CheckResult(HISTORY, table, tuple(findings), headline, (("keys", len(keys)), ("different", len(wrong))))
 
 
+def _snapshots(facts: Facts, read: frozenset[str]) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """Return the positions of the first row and of the end of each complete snapshot, found in the changes of the windows
+    `read`, or taken from the newest fold if there are other windows."""
+    state = facts.state
+    if not state.has_sweeps:
+        return []
+    if read != {*facts.source.rows_by_window()} - facts.pending:
+        return [(each.first, each.end) for each in facts.snapshots if each.is_complete and each.end is not None]
+    names = ("generation", "window", "kafka_partition", "kafka_offset", state.operation, state.lsn, state.snapshot)
+    columns = pa.schema([facts.source.columns.field(name).remove_metadata() for name in names])
+    places: dict[tuple[int, int], list[tuple[str, tuple[Any, ...]]]] = {}
+    for block in facts.source.blocks(columns, read):
+        rows = pa.Table.from_batches([block.filter(pc.equal(block[state.operation], "r"))])
+        grouped = rows.group_by([*names[:3], state.lsn, state.snapshot]).aggregate([("kafka_offset", "min")])
+        for row in grouped.to_pylist():
+            if row[state.lsn] is not None and row[state.snapshot] not in (None, "false", "incremental"):
+                place = (row["generation"], row["window"], row["kafka_partition"], row["kafka_offset_min"])
+                places.setdefault((row["generation"], row[state.lsn]), []).append((row[state.snapshot], place))
+    found = []
+    for attempt in places.values():
+        ends = [place for kind, place in attempt if kind.startswith("last")]
+        if ends and not any(place[2] and place[1] <= min(ends)[1] for _, place in attempt):
+            found.append((min(place for _, place in attempt), min(ends)))
+    return found
+
+
 def _counted_one_after_another(
-    changes: Sequence[Row], truncates: Sequence[tuple[Any, ...]], state: StateDeclaration
+    changes: Sequence[Row],
+    truncates: Sequence[tuple[Any, ...]],
+    snapshots: Sequence[tuple[tuple[Any, ...], tuple[Any, ...]]],
+    state: StateDeclaration,
 ) -> list[Row]:
-    """Return the rows of a key's history, given its changes and the positions of all truncates in order."""
+    """Return the rows of a key's history, given its changes, the positions of all truncates in order, and those of the
+    first row and of the end of each snapshot."""
     counted_rows = list[Row]()
     for row in sorted(changes, key=_position):
         if not counted_rows or _counts_more(row, counted_rows[-1], state):
@@ -341,6 +386,7 @@ def _counted_one_after_another(
     found = list[Row]()
     for row, after in zip(counted_rows, [*counted_rows[1:], None], strict=False):
         ends = [place for place in truncates if place > _position(row)][:1]
+        ends += [end for first, end in snapshots if first > _position(row)]
         ends += [] if after is None else [_position(after)]
         generation, window, partition, offset = min(ends, default=(None,) * 4)
         own = {name: value for name, value in row.items() if name not in state_table.HISTORY_OWN}

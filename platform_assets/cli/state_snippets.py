@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from platform_assets.cli.snippets import register
+from platform_assets.model import debezium
 from platform_assets.model.tables import StateRef, TableRef
 from platform_assets.orchestration.names import catalogue_table
 
@@ -32,8 +33,9 @@ def fresh_view(
     state already makes no difference. `remote` is a Spark Connect address with its token, if there is one."""
     places = {"live": state.live_folder, "dead": state.dead_folder, "changes": state.changes_folder}
     order = _order(state.declared)
-    # A window in a row that another program wrote may be any text. All changes are read then.
-    since = since if _WINDOW.fullmatch(since) else ""
+    # A window in a row that another program wrote may be any text. All changes are read then, as they are if a snapshot, which
+    # may have begun in any window, deletes keys.
+    since = since if _WINDOW.fullmatch(since) and not state.declared.has_sweeps else ""
     sql = _sql(state.declared, columns, order, since, '"')
     spark_sql = _sql(state.declared, columns, order, since, "`")
     opened = [f"{name} = DeltaTable({folder.uri!r})" for name, folder in places.items()]
@@ -59,6 +61,7 @@ def fresh_view(
                 f"key = {list(state.declared.key)!r}",
                 f"pending = pl.scan_delta(changes).filter(pl.col('window') >= {since!r})",
                 *(_truncates_in_polars(order) if has_truncates else ()),
+                *(_snapshots_in_polars(state.declared) if state.declared.has_sweeps else ()),
                 "keys = pending.select(key).unique()",
                 "rows = pl.concat(",
                 "    [",
@@ -73,6 +76,7 @@ def fresh_view(
                 f"columns = {list(columns)!r}",
                 "fresh = pl.concat([others.select(columns), best.filter(~pl.col('deleted')).select(columns)], how='vertical_relaxed')",
                 *(("fresh = fresh.filter(is_after)",) if has_truncates else ()),
+                *(("fresh = fresh.filter(is_kept)",) if state.declared.has_sweeps else ()),
                 "print(fresh.head(5).collect())",
             )
         ),
@@ -167,6 +171,28 @@ def _truncates_in_polars(order: Sequence[str]) -> tuple[str, ...]:
     )
 
 
+def _snapshots_in_polars(declared: StateDeclaration) -> tuple[str, ...]:
+    """Return code that makes `is_kept`: a condition for the rows from the first row of the last complete snapshot on."""
+    place, kind = [*_ORDER[:-1], declared.lsn, declared.snapshot], f"pl.col({declared.snapshot!r})"
+    return (
+        f"of_snapshot = (pl.col({declared.operation!r}) == 'r') & {kind}.is_in({list(debezium.SNAPSHOT_ROWS)!r})",
+        f"read = pending.filter(of_snapshot & pl.col({declared.lsn!r}).is_not_null())",
+        f"read = read.group_by({place!r}).agg(pl.col({_ORDER[-1]!r}).min()).collect()",
+        "attempts = {}",
+        "for generation, window, partition, lsn, kind, offset in read.rows():",
+        "    found = ((generation, window, partition, offset), kind)",
+        "    attempts.setdefault((generation, lsn), []).append(found)",
+        "swept = ()",
+        "for found in attempts.values():",
+        f"    ends = [place for place, kind in found if kind in {debezium.SNAPSHOT_ENDS!r}]",
+        "    if ends and not any(place[2] and place[1] <= min(ends)[1] for place, _ in found):",
+        "        swept = max(swept, min(found)[0])",
+        "is_kept = pl.lit(True)",
+        "for name, value in zip(reversed(order), reversed(swept)):",
+        "    is_kept = (pl.col(name) > value) | ((pl.col(name) == value) & is_kept)",
+    )
+
+
 def _sql(declared: StateDeclaration, columns: Sequence[str], order: Sequence[str], since: str, quote: str) -> str:
     def named(name: str) -> str:
         return quote + name.replace(quote, quote * 2) + quote
@@ -203,6 +229,27 @@ UNION ALL SELECT {names} FROM (
 truncates AS (
   SELECT {places} FROM changes WHERE {is_since} AND {no_key} UNION ALL SELECT {places} FROM dead WHERE {no_key}
 )"""  # noqa: S608  as above
+    if declared.has_sweeps:
+        # The first row of each complete snapshot deletes what comes before it, as a truncate does.
+        window, lsn, kind = map(named, ("window", declared.lsn, declared.snapshot))
+        rows_of, ends_of = (
+            ", ".join(f"'{each}'" for each in kinds) for kinds in (debezium.SNAPSHOT_ROWS, debezium.SNAPSHOT_ENDS)
+        )
+        tables = f"""{tables.removesuffix(")")}  UNION ALL SELECT {places} FROM attempts AS own WHERE nth = 1 AND EXISTS (
+    SELECT 1 FROM ends WHERE ends.generation = own.generation AND ends.lsn = own.lsn AND NOT EXISTS (
+      SELECT 1 FROM attempts AS other WHERE other.generation = ends.generation AND other.lsn = ends.lsn
+        AND other.kafka_partition <> 0 AND other.{window} <= ends.{window}
+    )
+  )
+)"""  # noqa: S608  as above
+        tables = f"""attempts AS (
+  SELECT {places}, {lsn} AS lsn, {kind} AS kind, row_number() OVER (PARTITION BY generation, {lsn} ORDER BY {places}) AS nth
+  FROM changes WHERE {named(declared.operation)} = 'r' AND {kind} IN ({rows_of}) AND {lsn} IS NOT NULL
+),
+ends AS (
+  SELECT generation, lsn, min({window}) AS {window} FROM attempts WHERE kind IN ({ends_of}) GROUP BY generation, lsn
+),
+{tables}"""  # noqa: S608  as above
     return f"""WITH {tables}
 SELECT {names} FROM (
 {rows}

@@ -14,7 +14,7 @@ from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.keeping import keep_of
 from platform_assets.model.state import POSITION, StateDeclaration
 
-_FIELDS: Final = ("key", "order", "deletes", "keep", "history", "deletes_kept")
+_FIELDS: Final = ("key", "order", "deletes", "keep", "history", "deletes_kept", "snapshots")
 
 
 def state_declaration(block: Mapping[str, Any], decode: DecodeDeclaration | None = None) -> StateDeclaration:
@@ -28,7 +28,10 @@ def state_declaration(block: Mapping[str, Any], decode: DecodeDeclaration | None
     key = block.get("key")
     if not isinstance(key, list | tuple) or any(not isinstance(name, str) for name in key):
         raise ConfigurationError(f"key: must be a list of columns such as [id], not {key!r}")
-    rest = {name: block.get(name, default) for name, default in (("order", POSITION), ("keep", "last"))}
+    rest = {
+        name: block.get(name, default)
+        for name, default in (("order", POSITION), ("keep", "last"), ("snapshots", "partial"))
+    }
     is_debezium = decode is not None and decode.value.format == debezium.FORMAT
     rest["deletes"] = block.get("deletes", "debezium" if is_debezium else "tombstone")
     for name, given in rest.items():
@@ -45,7 +48,9 @@ def state_declaration(block: Mapping[str, Any], decode: DecodeDeclaration | None
         )
     if decode is not None:
         _check_deletes(rest["deletes"], decode.value)
-        rest["operation"] = debezium.column_of(decode.value, debezium.OPERATION)
+        if is_debezium:
+            for fact in (debezium.OPERATION, debezium.LSN, debezium.SNAPSHOT):
+                rest[fact] = debezium.column_of(decode.value, fact)
     state = StateDeclaration(tuple(key), **rest, history=history, deletes_kept=deletes_kept)
     if decode is not None:
         of_key = None if decode.key is None else decoder_of(decode.key).fields

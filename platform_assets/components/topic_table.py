@@ -124,7 +124,8 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             "key in each window. `key` lists the columns that identify a row. `order` is `position`, or a column with the "
             "version of a row. `deletes` is `tombstone`, `debezium`, or `none` if no record deletes a key. `keep` is `last` or "
             "`first`. With `history: true`, the table history/<topic> also has the earlier rows. With `deletes_kept`, such as "
-            "`7 days`, older deleted keys are removed from state_deleted/<topic>. Needs `decode`, and excludes `keep`."
+            "`7 days`, older deleted keys are removed from state_deleted/<topic>. With `snapshots: whole`, a complete snapshot of "
+            "Debezium's connector deletes the keys that it lacks. Needs `decode`, and excludes `keep`."
         ),
     ] = None
     deep_audit: Annotated[str, Field(description="Cron schedule of the deep audit, in UTC.")] = "0 3 * * *"

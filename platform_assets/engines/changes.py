@@ -20,6 +20,7 @@ from platform_assets.engines.decoding.engine import files_layout
 from platform_assets.engines.decoding.reading import measured_window
 from platform_assets.engines.decoding.rows import aligned, by_partition, in_order
 from platform_assets.engines.decoding.task import encodings
+from platform_assets.engines.folding import sweeps
 from platform_assets.engines.protocol import NO_ROWS, StagedFiles
 from platform_assets.engines.shared.files import FileSeries, not_written
 from platform_assets.errors import FilesLostError, PlatformError
@@ -38,6 +39,7 @@ from platform_assets.model.state import (
     NO_VERSION,
     RECORD_KEY,
     SEVERAL_PARTITIONS,
+    SNAPSHOT_END,
     SUPERSEDED,
     TRUNCATE,
     StateDeclaration,
@@ -150,6 +152,9 @@ class Choice:
 
     A truncate deletes all keys, so the window's records before its last truncate do not count. The truncate itself is
     chosen too. With several partitions, truncates are refused.
+
+    If snapshots are whole, the first row of each attempt in each partition is chosen too, and the first one that ends it:
+    these tell which keys the attempt deletes.
     """
 
     state: StateDeclaration
@@ -161,12 +166,16 @@ class Choice:
     _refused: dict[str, Figures] = field(default_factory=dict)
     _truncate: tuple[int, int] | None = None
     """Partition and offset of the last truncate."""
+    _of_snapshots: dict[tuple[bool, int, int], int] = field(default_factory=dict)
+    """The offset of the first row of an attempt, by whether it ends it, its partition, and the attempt's log position."""
+    _ended: Figures = field(default_factory=Figures)
 
     @property
     def columns(self) -> list[str]:
         """The columns of decoded rows that the choice needs."""
         of_key = [RECORD_KEY] if self.state.has_deletes else []
         of_operation = [self.state.operation] if self.state.deletes == "debezium" else []
+        of_operation += [self.state.lsn, self.state.snapshot] if self.state.has_sweeps else []
         of_version = [] if self.state.version is None else [self.state.version]
         own = (_PARTITION, _OFFSET, TOMBSTONE, *of_key, *of_operation, *self.state.key, *of_version)
         return list(dict.fromkeys(own))
@@ -187,6 +196,8 @@ class Choice:
             rows = self._without(rows, pc.is_null(rows[self.state.version]), NO_VERSION)
         if not rows.num_rows:
             return
+        if self.state.has_sweeps:
+            self._note_snapshots(rows)
         found = {f"key{number}": key for number, key in enumerate(key_columns(rows, self.state))}
         if self.state.version is not None:
             found[_VERSION] = rows[self.state.version]
@@ -199,29 +210,26 @@ class Choice:
     def finished(self) -> tuple[Offsets, dict[str, Figures]]:
         """Return the positions of the chosen records, and the window's figures."""
         self._choose()
-        chosen = self._chosen
-        if self._truncate is not None:
-            partition, offset = self._truncate
-            if chosen is not None:
-                chosen = chosen.filter(pc.greater(chosen[_OFFSET], offset))
-            places, figures = self._found(chosen)
-            others = places.get(partition, np.zeros(0, np.int64))
-            return {partition: np.concatenate([np.array([offset], np.int64), others])}, figures
-        return self._found(chosen)
-
-    def _found(self, chosen: pa.Table | None) -> tuple[Offsets, dict[str, Figures]]:
-        if chosen is None:
-            return {}, self._figures(0, Figures())
-        partitions, offsets = chosen[_PARTITION].to_numpy(), chosen[_OFFSET].to_numpy()
-        places = {int(p): np.sort(offsets[partitions == p]) for p in np.unique(partitions)}
-        several = chosen.filter(pc.not_equal(chosen[_LOW], chosen[_HIGH]))
-        return places, self._figures(chosen.num_rows, Figures(chosen.num_rows, several.num_rows, _samples(several)))
+        chosen, several, places = self._chosen, Figures(), dict[int, npt.NDArray[np.int64]]()
+        if chosen is not None and self._truncate is not None:
+            chosen = chosen.filter(pc.greater(chosen[_OFFSET], self._truncate[1]))
+        if chosen is not None:
+            partitions, offsets = chosen[_PARTITION].to_numpy(), chosen[_OFFSET].to_numpy()
+            places = {int(p): np.sort(offsets[partitions == p]) for p in np.unique(partitions)}
+            found = chosen.filter(pc.not_equal(chosen[_LOW], chosen[_HIGH]))
+            several = Figures(chosen.num_rows, found.num_rows, _samples(found))
+        others = [(partition, offset) for (_, partition, _), offset in self._of_snapshots.items()]
+        for partition, offset in [*others, *([] if self._truncate is None else [self._truncate])]:
+            known = places.get(partition, np.zeros(0, np.int64))
+            places[partition] = np.union1d(known, np.array([offset], np.int64))
+        return places, self._figures(sum(map(len, places.values())), several)
 
     def _figures(self, chosen: int, several: Figures) -> dict[str, Figures]:
         """Return the figures that are not zero, but always the number of superseded records."""
         refused = sum(figures.failing for figures in self._refused.values())
-        chosen += self._truncate is not None
         found = {SUPERSEDED: Figures(self._rows, self._rows - refused - chosen), SEVERAL_PARTITIONS: several}
+        if self.partitions > 1:
+            found[SNAPSHOT_END] = self._ended
         return {name: f for name, f in {**found, **self._refused}.items() if f.failing or name == SUPERSEDED}
 
     def _without_truncates(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -232,6 +240,17 @@ class Choice:
         last = own[_PARTITION][0].as_py(), pc.max(own[_OFFSET]).as_py()
         self._truncate = last if self._truncate is None else max(self._truncate, last)
         return rows.filter(pc.invert(truncates))
+
+    def _note_snapshots(self, rows: pa.RecordBatch) -> None:
+        read = sweeps.snapshot_rows(rows, self.state)
+        ends = sweeps.ends(read, self.state)
+        for is_end, own in ((False, read), (True, ends)):
+            held = pa.table({"partition": own[_PARTITION], "lsn": own[self.state.lsn], "offset": own[_OFFSET]})
+            for row in held.group_by(["partition", "lsn"]).aggregate([("offset", "min")]).to_pylist():
+                place = (is_end, row["partition"], row["lsn"])
+                self._of_snapshots[place] = min(row["offset_min"], self._of_snapshots.get(place, row["offset_min"]))
+        if ends.num_rows:
+            self._ended += Figures(0, ends.num_rows, _samples(in_order(ends.select([_PARTITION, _OFFSET]))))
 
     def _without(self, rows: pa.RecordBatch, refused: pa.BooleanArray, name: str) -> pa.RecordBatch:
         """Return the rows that are not refused, and count the others."""

@@ -32,6 +32,7 @@ from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.delta_log import Anchor
 from platform_assets.lake.location import Folder
 from platform_assets.model.digest import Digest
+from platform_assets.model.snapshots import Attempt
 
 FOLD_KEY: Final = "platform_assets_fold"
 _VERSION: Final = 1
@@ -89,7 +90,7 @@ class FoldMetadata:
     is the number of windows that this fold added or replaced. `rows` and `content` are the digest of all rows. `erases`
     is true if past files may have erased records, so that they have to be deleted. `truncated` is the window of the last
     truncate, or an empty text. `collected` is the window up to which deleted keys were removed from the table of deleted
-    keys, or an empty text.
+    keys, or an empty text. `snapshots` are all attempts of the connector at a snapshot, if these delete keys.
     """
 
     fold_id: str
@@ -105,20 +106,21 @@ class FoldMetadata:
     erases: bool = False
     truncated: str = ""
     collected: str = ""
+    snapshots: tuple[Attempt, ...] = ()
 
     @property
     def digest(self) -> Digest:
         """The digest of all rows."""
         return Digest(self.rows, self.content)
 
-    def of(self, digest: Digest, truncated: str = "") -> FoldMetadata:
-        """Return the metadata with the digest of all rows, and with the window of the last truncate."""
-        return replace(self, rows=digest.rows, content=digest.total, truncated=truncated)
+    def of(self, digest: Digest, truncated: str = "", snapshots: tuple[Attempt, ...] = ()) -> FoldMetadata:
+        """Return the metadata with the digest of all rows, the window of the last truncate, and all snapshot attempts."""
+        return replace(self, rows=digest.rows, content=digest.total, truncated=truncated, snapshots=snapshots)
 
     def to_json(self) -> str:
         """Return the commit's `userMetadata`."""
-        fields = asdict(self)
-        for name in ("truncated", "collected"):
+        fields = asdict(self) | {"snapshots": [each.to_json() for each in self.snapshots]}
+        for name in ("truncated", "collected", "snapshots"):
             if not fields[name]:
                 # Releases that do not know the field refuse it.
                 del fields[name]
@@ -142,7 +144,9 @@ class FoldMetadata:
             raise LedgerCorruptError(
                 f"a fold has metadata version {version}, but this release supports only {_VERSION}: upgrade before you continue"
             )
-        return cls(**{**fields, "changes": Anchor(**fields["changes"]), "content": int(fields["content"], 16)})
+        snapshots = tuple(map(Attempt.from_json, fields.pop("snapshots", ())))
+        own = {"changes": Anchor(**fields["changes"]), "content": int(fields["content"], 16), "snapshots": snapshots}
+        return cls(**{**fields, **own})
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,10 @@ TRUNCATE: Final = "t"
 OPERATIONS: Final = (CREATE, READ, UPDATE, DELETE, TRUNCATE)
 """Codes of operations, as in the connector's records. `r` is a row of a snapshot. A truncate has no row, so all columns
 of the row are null."""
+SNAPSHOT_ENDS: Final = ("last", "last_in_data_collection")
+"""Values of the fact `snapshot` in the last row of a table in a snapshot."""
+SNAPSHOT_ROWS: Final = ("true", "first", "first_in_data_collection", *SNAPSHOT_ENDS)
+"""Values of the fact `snapshot` in rows of a snapshot of whole tables. Incremental snapshots have another one."""
 
 
 def column_of(spec: FormatSpec, fact: str) -> str:

@@ -27,6 +27,10 @@ DELETES: Final[tuple[Deletes, ...]] = get_args(Deletes)
 Kept = Literal["last", "first"]
 """last: the last record of a key counts; first: the first one, so that repeated records of a producer are dropped."""
 KEPT: Final[tuple[Kept, ...]] = get_args(Kept)
+Snapshots = Literal["partial", "whole"]
+"""partial: rows that a snapshot of the connector lacks stay in the state; whole: each snapshot has every row of the table,
+so that keys without a record since the first one of a complete snapshot are deleted."""
+SNAPSHOTS: Final[tuple[Snapshots, ...]] = get_args(Snapshots)
 RECORD_KEY: Final = "key"
 """The column of decoded rows that has the record's key, if keys are single values."""
 
@@ -35,11 +39,13 @@ NO_VALUE: Final = "without a value"
 NO_KEY: Final = "without a key"
 NO_VERSION: Final = "without a version"
 TRUNCATE: Final = "of a truncate, in a topic with several partitions"
+SNAPSHOT_END: Final = "at the end of a snapshot, in a topic with several partitions"
 SEVERAL_PARTITIONS: Final = "keys in several partitions"
 """Names of the figures of a window. superseded: records that another record of their key replaces; without a value:
 tombstones of a topic whose state has no deletes; without a key: records with a null in a key column; without a version:
 records with a null in the version column; of a truncate: change events that delete all rows of a table in the
-database, but no key of the state, because nothing tells which records of other partitions come before them; keys in
+database, but no key of the state, because nothing tells which records of other partitions come before them; at the end of
+a snapshot: rows after which a snapshot is complete, but deletes no key, for the same reason; keys in
 several partitions: keys with records in more than one partition, between which the order is fixed but arbitrary."""
 REFUSED: Final = (NO_VALUE, NO_KEY, NO_VERSION, TRUNCATE)
 """Figures of records that are in no row and that no other record replaces: dead letters of the state."""
@@ -51,7 +57,8 @@ class StateDeclaration:
 
     `key` lists columns of the decoded table. Records of one key are in a total order: first by the column `order`,
     unless that is `POSITION`, and then by generation, window, partition and offset. `keep` says which of them counts.
-    `operation` is the decoded column that contains the operation of a change event; only `deletes: debezium` uses it.
+    `operation`, `lsn` and `snapshot` are the decoded columns that contain these facts about a change event. `deletes:
+    debezium` uses the first one, and `snapshots: whole` all of them.
     With `history`, there is also a table of earlier rows. `deletes_kept` is the time after which a deleted key is
     removed from the table of deleted keys; None if it never is.
     """
@@ -61,6 +68,9 @@ class StateDeclaration:
     deletes: Deletes = "tombstone"
     keep: Kept = "last"
     operation: str = debezium.DEFAULT_NAMES[debezium.OPERATION]
+    lsn: str = debezium.DEFAULT_NAMES[debezium.LSN]
+    snapshot: str = debezium.DEFAULT_NAMES[debezium.SNAPSHOT]
+    snapshots: Snapshots = "partial"
     history: bool = False
     deletes_kept: Keep | None = None
 
@@ -75,7 +85,11 @@ class StateDeclaration:
                 f"key: {RECORD_KEY!r} is the whole key of a record, so no other column can be added to it: give [{RECORD_KEY}] "
                 "alone, or only columns of the value"
             )
-        for name, given, known in (("deletes", self.deletes, DELETES), ("keep", self.keep, KEPT)):
+        for name, given, known in (
+            ("deletes", self.deletes, DELETES),
+            ("keep", self.keep, KEPT),
+            ("snapshots", self.snapshots, SNAPSHOTS),
+        ):
             if given not in known:
                 raise ConfigurationError(f"{name}: must be one of {', '.join(known)}, not {given!r}")
         is_debezium = self.deletes == "debezium"
@@ -90,6 +104,10 @@ class StateDeclaration:
                 + ("`keep: last`" if is_debezium else "`deletes: none`")
             )
 
+        if self.has_sweeps and not is_debezium:
+            raise ConfigurationError(
+                "snapshots: only change events say which snapshot they belong to: use `format: debezium`, or leave `snapshots` out"
+            )
         if self.deletes_kept is not None and not self.has_deletes:
             raise ConfigurationError(
                 "deletes_kept: with `deletes: none`, the state has no deleted keys, so there is nothing to remove: leave "
@@ -105,6 +123,11 @@ class StateDeclaration:
     def has_truncates(self) -> bool:
         """True if one record can delete all keys. Its change has null in each key column."""
         return self.deletes == "debezium"
+
+    @property
+    def has_sweeps(self) -> bool:
+        """True if a complete snapshot deletes all keys without a record since its first one."""
+        return self.snapshots == "whole"
 
     @property
     def version(self) -> str | None:
@@ -123,4 +146,6 @@ class StateDeclaration:
         }
         if self.has_truncates:
             what["operation"] = self.operation
+        if self.has_sweeps:
+            what |= {"snapshots": self.snapshots, "lsn": self.lsn, "snapshot": self.snapshot}
         return hashlib.sha256(json.dumps(what, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]

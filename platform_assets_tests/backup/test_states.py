@@ -16,13 +16,19 @@ from platform_assets.errors import ChangesOutdatedError
 from platform_assets.lake import delta_log
 from platform_assets.ledger.decisions import Author
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.model.keeping import Keep
 from platform_assets.model.state import StateDeclaration
 from platform_assets.orchestration import state_definitions, state_status
 from platform_assets.windows.decide.parking import park, unpark
 from platform_assets.windows.state.folding import TopicState
+from platform_assets_tests.support.change_events import event, read_by
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
+from testbed.samples import Keyed
 
 STATE = StateDeclaration(("id",), deletes="none")
+DECODE = DecodeDeclaration(
+    FormatSpec("debezium", {"schema": "id BIGINT, name STRING"}), FormatSpec("json", {"schema": "id BIGINT"})
+)
 PARTS = ("ledger", "raw/orders", "decoded/orders", "dead_letters/orders", "changes/orders")
 
 
@@ -188,3 +194,50 @@ def test_a_lost_lake_gets_a_state_of_the_restored_changes(platform: Platform, in
     assert len(requested(platform, instance)) == 1
     platform.state.fold()
     platform.check()
+
+
+def test_all_tables_of_a_state_follow_the_restored_changes(tmp_path: Path) -> None:
+    """Also with deleted keys that are not kept any longer, a history, and a snapshot that deletes keys."""
+    state = StateDeclaration(("id",), deletes="debezium", snapshots="whole", history=True, deletes_kept=Keep(1))
+    topic = DecodedTopic(tmp_path / "lake", "orders", DECODE)
+    topic.state, made = state, TopicState("orders", state, topic.lake)
+    deleted = Keyed(b'{"id": 1}', event("d", before={"id": 1}))
+    keys = topic.load(
+        [read_by(10, 1, "first"), read_by(10, 2)],
+        [read_by(20, 1, "first"), read_by(20, 3, "last"), deleted],
+        [read_by(20, 4, "last")],
+        [read_by(30, 3, "first"), read_by(30, 5, "last")],
+    )
+
+    def make(*numbers: int) -> None:
+        for number in numbers:
+            topic.decode(keys[number])
+            topic.changer.make(keys[number])
+
+    def found(kind: str) -> set[int]:
+        return set(pl.scan_delta(str(topic.root / kind / "orders")).collect()["id"])
+
+    def check() -> None:
+        assert made.compare().is_equal
+        results = list(checks.results(topic.declaration, state, topic.ledger, seed="1"))
+        assert all(each.passed for each in results), results
+
+    make(0, 1, 2)
+    outcome = made.fold()
+    assert (outcome.collected, found("state"), found("state_deleted")) == (keys[2], {3, 4}, set())
+    taking.take(topic.lake, tmp_path / "home", tmp_path / "backups", datetime(2026, 1, 2, tzinfo=UTC))
+    make(3)
+    made.fold()
+    assert (found("state"), found("history")) == ({3, 5}, {1, 2, 3, 4, 5})
+    for is_lost in (False, True):
+        if is_lost:
+            shutil.rmtree(topic.root)
+        backup = restoring.find(tmp_path / "backups")
+        restoring.restore(backup, topic.lake, tmp_path / "home", () if is_lost else PARTS, force=True)
+        assert made.fold().made == "rebuild"
+        assert (found("state"), found("state_deleted"), found("history")) == ({3, 4}, set(), {1, 2, 3, 4})
+        check()
+        make(3)
+        assert made.fold().made == "fold"
+        assert (found("state"), found("history")) == ({3, 5}, {1, 2, 3, 4, 5})
+        check()

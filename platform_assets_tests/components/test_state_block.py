@@ -33,6 +33,14 @@ def test_change_events_have_deletes_of_their_own(block: dict[str, Any]) -> None:
     assert state_declaration(block, EVENTS) == StateDeclaration(("id",), deletes="debezium")
 
 
+def test_snapshots_are_read_from_the_declared_columns() -> None:
+    value = {"format": "debezium", "schema": "id BIGINT", "envelope": {"lsn": "at", "snapshot": "part"}}
+    state = state_declaration({"key": ["id"], "snapshots": "whole"}, decode_declaration({"value": value, "key": KEY}))
+    assert (state.operation, state.lsn, state.snapshot) == ("change_operation", "at", "part")
+    assert state.has_sweeps
+    assert state.digest != state_declaration({"key": ["id"]}, EVENTS).digest, "changes are made again"
+
+
 def test_deleted_keys_are_kept_for_a_number_of_days() -> None:
     assert state_declaration({"key": ["id"], "deletes_kept": "2 weeks"}).deletes_kept == Keep(14)
     assert state_declaration({"key": ["id"]}).deletes_kept is None
@@ -53,6 +61,8 @@ def test_the_operation_is_in_the_declared_column() -> None:
         ("debezium", "{key: [id], deletes: none}", "would be a row of the state: use `deletes: debezium`"),
         ("json", "{key: [id], deletes: debezium}", "or `deletes: tombstone`"),
         ("json", "{key: [idd]}", "did you mean 'id'"),
+        ("json", "{key: [id], snapshots: whole}", "only change events say which snapshot they belong to"),
+        ("debezium", "{key: [id], snapshots: all}", "snapshots: must be one of partial, whole, not 'all'"),
         ("json", "{key: [id], deletes_kept: 7}", "7 is not a number of days or weeks: write `7 days`"),
         (
             "json",

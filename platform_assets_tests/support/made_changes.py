@@ -94,8 +94,8 @@ class MadeChanges:
     def collected(self) -> str:
         """Return the window up to which deleted keys are collected, according to the newest fold."""
         commits = DeltaTable(str(self.root / "state_deleted" / _TOPIC)).history()
-        folds = (json.loads(each["userMetadata"]) for each in commits if each.get("userMetadata"))
-        return str(next(folds, {}).get("collected", ""))
+        newest: dict[str, Any] = next((json.loads(c["userMetadata"]) for c in commits if c.get("userMetadata")), {})
+        return str(newest.get("collected", ""))
 
     def history(self) -> pa.Table:
         """Return the rows of the history."""
@@ -106,7 +106,8 @@ def change(key: int, window: str, offset: int, name: str | None = "", **more: An
     """Return a change of a key. Without a name, the key is deleted."""
     return {
         "kafka_partition": 0, "kafka_offset": offset, "kafka_timestamp": None, "generation": 1, "deleted": name is None,
-        "id": key, "name": name, "rev": None if name is None else 0, "window": window, **more,
+        "id": key, "name": name, "rev": None if name is None else 0, "change_operation": None,
+        "change_lsn": None, "change_snapshot": None, "window": window, **more,
     }  # fmt: skip
 
 

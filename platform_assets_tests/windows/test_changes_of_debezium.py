@@ -8,20 +8,22 @@ import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 from deltalake import DeltaTable
 
 from platform_assets.checks import changes as checks
 from platform_assets.checks import state as state_checks
+from platform_assets.cli.state_snippets import fresh_view
 from platform_assets.engines import changes as engine
 from platform_assets.engines.folding import fold
+from platform_assets.errors import StateOutdatedError
 from platform_assets.ledger.entries import RecordedCut
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.state import NO_KEY, TRUNCATE, StateDeclaration
 from platform_assets.windows.state.folding import TopicState
-from platform_assets_tests.support.change_events import event
+from platform_assets_tests.support.change_events import event, read_by
 from platform_assets_tests.support.decoded_topic import DecodedTopic
 from platform_assets_tests.support.made_changes import DAYS, MadeChanges, change
 from platform_assets_tests.support.variants import long_after
@@ -388,10 +390,139 @@ def test_a_truncate_in_several_partitions_is_named_with_its_place_and_a_remedy(t
         found.detail == "1 record of a truncate, in a topic with several partitions, for example partition 1 offset 1"
     )
     assert "still in the state" in found.remedy
-    assert checks.has_truncates(windows)
+    assert checks.may_have_deleted_rows(windows)
     assert checks.conserved(windows).passed
 
 
 def test_other_formats_make_the_same_changes_as_before(tmp_path: Path) -> None:
     """The digest of a state decides which changes are made again after an upgrade."""
     assert StateDeclaration(("id",)).digest == StateDeclaration(("id",), operation="op").digest == "1671866ac39d9e3a"
+
+
+WHOLE: Final = replace(STATE, snapshots="whole", history=True)
+
+
+KILLED: Final = [read_by(10, 1, "first"), read_by(10, 2), read_by(10, 3)]
+AGAIN: Final = [read_by(20, 1, "first"), Note("u", 1, "streamed").record]
+ENDED: Final = [read_by(20, 2, "last"), Note("c", 4, "streamed").record]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_a_complete_snapshot_deletes_rows_of_one_that_was_killed(tmp_path: Path, order: tuple[int, ...]) -> None:
+    topic = DecodedTopic(tmp_path, "orders", DECODE)
+    topic.state = WHOLE
+    keys = topic.load(KILLED, AGAIN, ENDED)
+    topic.decode()
+    state, seen = TopicState("orders", WHOLE, topic.lake), set[int]()
+    for number in order:
+        topic.changer.make(keys[number])
+        seen.add(number)
+        state.fold()
+        ids = {row["id"] for row in rows(topic, "state")}
+        assert (3 in ids) == (0 in seen and 2 not in seen)
+        assert state.compare().is_equal
+    assert {row["id"]: row["name"] for row in rows(topic, "state")} == {1: "streamed", 2: "20", 4: "streamed"}
+    assert rows(topic, "state_deleted") == []
+    # The row that begins the snapshot is a change, although its key has a later one.
+    assert [row["kafka_offset"] for row in rows(topic) if row["window"] == keys[1]] == [3, 4]
+    ghost = next(row for row in rows(topic, "history") if row["id"] == 3)
+    assert (ghost["valid_from"], ghost["valid_to"], ghost["ended_kafka_offset"]) == (keys[0], keys[2], 5)
+    windows = checks.windows_of(topic.declaration, topic.ledger)
+    assert checks.conserved(windows).passed
+    assert checks.placed(windows).passed
+    for found in state_checks.results(topic.declaration, WHOLE, topic.ledger, seed="1"):
+        assert found.passed, found
+
+
+def test_a_row_from_before_a_snapshot_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = DecodedTopic(tmp_path, "orders", DECODE)
+    topic.state = WHOLE
+    keys = topic.load(KILLED, AGAIN, ENDED)
+    topic.decode()
+    for key in keys:
+        topic.changer.make(key)
+    with monkeypatch.context() as patched:
+        patched.setattr(fold, "swept_to", lambda attempts: None)
+        TopicState("orders", WHOLE, topic.lake).fold()
+    assert 3 in {row["id"] for row in rows(topic, "state")}
+    results = {r.check: r for r in state_checks.results(topic.declaration, WHOLE, topic.ledger, seed="1")}
+    assert f"before the snapshot that began in window {keys[1]}" in results[state_checks.EQUALS].headline
+
+
+def test_a_snapshot_in_several_partitions_deletes_nothing_and_is_named(tmp_path: Path) -> None:
+    topic = DecodedTopic(tmp_path, "orders", DECODE)
+    topic.state, topic.partitions = WHOLE, 2
+    (key,) = topic.load([*KILLED, *AGAIN, *ENDED])
+    topic.decode()
+    topic.changer.make(key)
+    state = TopicState("orders", WHOLE, topic.lake)
+    state.fold()
+    assert {row["id"] for row in rows(topic, "state")} == {1, 2, 3, 4}
+    windows = checks.windows_of(topic.declaration, topic.ledger)
+    found = next(f for f in checks.placed(windows).findings if "at the end of a snapshot" in f.detail)
+    assert found.detail.startswith("1 record at the end of a snapshot, in a topic with several partitions, for example")
+    assert "compare-postgres" in found.remedy
+    assert checks.may_have_deleted_rows(windows)
+    assert checks.conserved(windows).passed
+    for result in state_checks.results(topic.declaration, WHOLE, topic.ledger, seed="1"):
+        assert result.passed, result
+
+
+def snapshot_row(id: int, window: str, offset: int, lsn: int, kind: str = "true") -> dict[str, Any]:
+    facts = {"change_operation": "r", "change_lsn": lsn, "change_snapshot": kind}
+    return change(id, window, offset, "read", **facts)
+
+
+def fresh(made: MadeChanges, reader: Literal["polars", "duckdb"]) -> list[int]:
+    """Return the keys that the printed code for fresh rows finds."""
+    state, found = made.state(), dict[str, Any]()
+    pending = state.pending()
+    code = fresh_view(state, state.opened().live.columns.names, min([*pending.windows, pending.through]), None)[reader]
+    exec(code, found)
+    rows = found["fresh"].collect().select("id") if reader == "polars" else found["fresh"].project("id")
+    return sorted(id for (id,) in (rows.rows() if reader == "polars" else rows.fetchall()))
+
+
+def test_a_late_beginning_of_a_snapshot_brings_rows_back(tmp_path: Path) -> None:
+    made = MadeChanges(tmp_path, WHOLE)
+    first, second, third, fourth = DAYS[:4]
+    made.load(first, [change(1, first, 0, "ghost"), change(2, first, 1, None)])
+    made.load(third, [snapshot_row(4, third, 9, 20)])
+    made.state().fold()
+    made.check()
+    made.load(fourth, [snapshot_row(5, fourth, 12, 20, "last"), snapshot_row(6, fourth, 13, 21)])
+    for reader in ("polars", "duckdb"):
+        assert fresh(made, reader) == [4, 5, 6]
+    made.state().fold()
+    assert (sorted(made.live()), list(made.dead())) == ([4, 5, 6], [])
+    made.check()
+    # Neither row was known to come after the beginning.
+    made.load(second, [snapshot_row(3, second, 5, 20, "first")])
+    made.load(first, [change(1, first, 0, "ghost"), snapshot_row(2, first, 1, 20, "first")])
+    assert made.state().fold().made == "rebuild"
+    assert sorted(made.live()) == [2, 3, 4, 5, 6]
+    made.check()
+    made.load(fourth, [snapshot_row(6, fourth, 13, 21)])
+    assert "which had the beginning or the end of a snapshot, has been replaced" in made.state().pending().rebuild
+    made.state().fold()
+    assert sorted(made.live()) == [1, 2, 3, 4, 6], "the snapshot did not end"
+    made.check()
+    assert made.state().compare().is_equal
+
+
+def test_a_late_beginning_alone_makes_the_state_from_all_changes(tmp_path: Path) -> None:
+    made = MadeChanges(tmp_path, WHOLE)
+    first, second, third, _ = DAYS[:4]
+    made.load(second, [change(1, second, 4, "kept"), snapshot_row(2, second, 5, 20)])
+    made.load(third, [snapshot_row(3, third, 9, 20, "last")])
+    made.state().fold()
+    assert sorted(made.live()) == [2, 3]
+    made.load(first, [snapshot_row(4, first, 0, 20, "first")])
+    with pytest.raises(StateOutdatedError, match="a snapshot begins earlier"):
+        made.state().compare()
+    outcome = made.state().fold()
+    assert (outcome.made, outcome.reason) == (
+        "rebuild", "a snapshot begins earlier than the changes that were folded before showed",
+    )  # fmt: skip
+    assert sorted(made.live()) == [1, 2, 3, 4]
+    made.check()

@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 from platform_assets.engines.decoding.digests import measured
 from platform_assets.engines.folding.buckets import Bucketed
 from platform_assets.engines.folding.history import chained
+from platform_assets.engines.folding.sweeps import Attempts
 from platform_assets.engines.folding.winners import POSITION_COLUMNS, Hashes, after, key_hashes, winners
 from platform_assets.lake.state_table import HISTORY_OWN
 from platform_assets.model.digest import Measured
+from platform_assets.model.snapshots import Attempt, Position, swept_to
 from platform_assets.model.state import StateDeclaration
 
 WINDOW: Final = "window"
@@ -60,6 +62,9 @@ class FoldOrder:
 
     The present deleted keys lack those that were deleted in windows up to `collected`, and the new ones lack those up to
     `collects`, which is the same window or a later one.
+
+    `snapshots` are the attempts at a snapshot that are known from earlier folds. The present rows lack all keys whose last
+    record comes before `swept`.
     """
 
     state: StateDeclaration
@@ -72,6 +77,8 @@ class FoldOrder:
     history: Side | None = None
     collected: str = ""
     collects: str = ""
+    snapshots: Sequence[Attempt] = ()
+    swept: Position | None = None
 
     @property
     def sides(self) -> tuple[Side, ...]:
@@ -79,15 +86,21 @@ class FoldOrder:
         return (self.live, self.dead) if self.history is None else (self.live, self.dead, self.history)
 
 
+class SweptBackError(Exception):
+    """A snapshot attempt turns out to begin earlier than the one up to which keys were deleted: some of them may have to
+    come back, which only all changes can tell. The text says so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Folded:
     """The result of a fold: the digests of live and deleted keys and of the history, if there is one. `truncated` is the
-    window of the last truncate, or an empty text."""
+    window of the last truncate, or an empty text. `snapshots` are all attempts at a snapshot."""
 
     live: Measured
     dead: Measured
     history: Measured | None
     truncated: str
+    snapshots: tuple[Attempt, ...] = ()
 
     @property
     def all(self) -> tuple[Measured, ...]:
@@ -109,6 +122,9 @@ def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, a
     A truncate is a row of the changes and of the deleted keys without a key. The last one deletes all rows before it,
     whatever bucket they are in, so nothing else has to be known about these: their keys are in neither table. If the last
     truncate itself is gone, the state is made from all changes.
+
+    A complete snapshot deletes all rows before its first record in the same way. Raises SweptBackError, before anything is
+    written, if the first record turns out to be an earlier one.
     """
     totals = [Measured.of_nothing() for _ in order.sides]
     with (
@@ -117,16 +133,23 @@ def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, a
     ):
         of_live, of_dead, *of_history = (opened.enter_context(closing(_Present(side, order))) for side in order.sides)
         truncates, late = _Truncates(order), [np.zeros(0, np.uint64)]
-        changes.add(truncates.apart(_noting_late(order, late)))
+        attempts = Attempts(order.state, order.snapshots)
+        changes.add(truncates.apart(attempts.noted(_noting_late(order, late))))
+        snapshots = attempts.found
+        swept = swept_to(snapshots)
+        if order.swept is not None and (swept is None or swept < order.swept):
+            raise SweptBackError("a snapshot begins earlier than the changes that were folded before showed")
         again = np.unique(np.concatenate([_hashes_from(order, truncates), *late]))
         if again.size:
             changes.add(truncates.apart(_with_hashes(order, again)))
         last = truncates.last()
         # Without its time, which may be after the year 9999, where Python's times end.
         place = last.select(POSITION_COLUMNS).to_pylist()[0] if last.num_rows else None
+        cut = _cut(None if place is None else tuple(place[name] for name in POSITION_COLUMNS), swept)
+        ended = [(each.first, each.end) for each in snapshots if each.is_complete and each.end is not None]
         for number in range(order.count):
             new = changes.bucket(number)
-            found = [*folded(of_live.bucket(number), of_dead.bucket(number), new, order.state, place)]
+            found = [*folded(of_live.bucket(number), of_dead.bucket(number), new, order.state, cut)]
             if order.collects:
                 found[1] = found[1].filter(pc.greater(found[1][WINDOW], order.collects))
             if number == 0 and place is not None:
@@ -139,6 +162,7 @@ def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, a
                         truncates.all(),
                         order.state,
                         side,
+                        ended,
                         with_truncates=number == 0,
                         is_same=not order.windows,
                     )
@@ -148,7 +172,15 @@ def fold(order: FoldOrder, progress: Callable[[int, int], None] = lambda done, a
                     side.write(number, order.count, rows)
                 totals[at] += digests_of(rows)
             progress(number + 1, order.count)
-    return Folded(totals[0], totals[1], totals[2] if order.history else None, "" if place is None else place[WINDOW])
+    truncated = "" if place is None else place[WINDOW]
+    return Folded(totals[0], totals[1], totals[2] if order.history else None, truncated, snapshots)
+
+
+def _cut(truncate: tuple[Any, ...] | None, swept: Position | None) -> Mapping[str, Any] | None:
+    """Return the position up to which all rows are deleted: that of a truncate, or the one before `swept`."""
+    before = None if swept is None else (*swept[:-1], swept[-1] - 1)
+    found = max((each for each in (truncate, before) if each is not None), default=None)
+    return None if found is None else dict(zip(POSITION_COLUMNS, found, strict=True))
 
 
 def _history(
@@ -157,6 +189,7 @@ def _history(
     truncates: pa.Table,
     state: StateDeclaration,
     side: Side,
+    ended: Sequence[tuple[Position, Position]],
     *,
     with_truncates: bool,
     is_same: bool,
@@ -169,7 +202,7 @@ def _history(
     none = columns.empty_table()
     truncates = _as(truncates, columns, deleted=True)
     # Without changes, rows stay as they are, so that a comparison with all changes finds those that are wrong.
-    found = [present if is_same else chained(rows, truncates, state, side.columns)]
+    found = [present if is_same else chained(rows, truncates, state, side.columns, ended)]
     if with_truncates:
         found.append(chained(truncates, none, state, side.columns))
     return pa.concat_tables(found)
@@ -180,15 +213,16 @@ def folded(
     dead: pa.Table,
     changes: pa.Table | None,
     state: StateDeclaration,
-    truncate: Mapping[str, Any] | None = None,
+    cut: Mapping[str, Any] | None = None,
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the live rows and the deleted keys after `changes` and the last `truncate`, each sorted by key. Pure.
+    """Return the live rows and the deleted keys after `changes`, each sorted by key. Rows up to the position `cut` are
+    deleted. Pure.
 
     `live` and `dead` may have the same key if the last fold ended after its first commit; the changes that the other
     table lacks then decide.
     """
     if changes is None or not changes.num_rows:
-        return _sorted(_kept(live, truncate), state.key), _sorted(_kept(dead, truncate), state.key)
+        return _sorted(_kept(live, cut), state.key), _sorted(_kept(dead, cut), state.key)
     among = np.unique(key_hashes(changes, state.key))
     touched = [np.isin(key_hashes(rows, state.key), among) for rows in (live, dead)]
     columns = changes.schema
@@ -205,14 +239,14 @@ def folded(
     now_dead = won.filter(is_deleted).select(dead.column_names).cast(dead.schema)
     kept = [rows.filter(pa.array(~hit)) for rows, hit in zip((live, dead), touched, strict=True)]
     return (
-        _sorted(_kept(pa.concat_tables([kept[0], now_live]), truncate), state.key),
-        _sorted(_kept(pa.concat_tables([kept[1], now_dead]), truncate), state.key),
+        _sorted(_kept(pa.concat_tables([kept[0], now_live]), cut), state.key),
+        _sorted(_kept(pa.concat_tables([kept[1], now_dead]), cut), state.key),
     )
 
 
-def _kept(rows: pa.Table, truncate: Mapping[str, Any] | None) -> pa.Table:
-    """Return the rows that a truncate does not delete."""
-    return rows if truncate is None else rows.filter(after(rows, truncate))
+def _kept(rows: pa.Table, cut: Mapping[str, Any] | None) -> pa.Table:
+    """Return the rows after the position `cut`."""
+    return rows if cut is None else rows.filter(after(rows, cut))
 
 
 class _Truncates:

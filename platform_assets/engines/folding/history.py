@@ -1,6 +1,7 @@
 """The history of a state: the rows of each key that counted one after another, and when each gave way. Pure.
 
-A row counts from its own window on, until a later window has a record that counts more, or a truncate. So the rows alone
+A row counts from its own window on, until a later window has a record that counts more, a truncate, or the end of a
+snapshot that deletes it. So the rows alone
 determine the history, whatever the order in which windows arrive: it needs no other record of its key.
 """
 
@@ -16,29 +17,48 @@ import pyarrow.compute as pc
 
 from platform_assets.engines.folding.winners import POSITION_COLUMNS, ascending, ranks
 from platform_assets.lake.state_table import ENDED_BY, VALID_FROM, VALID_TO
+from platform_assets.model.snapshots import Position
 from platform_assets.model.state import StateDeclaration
 
 _WINDOW: Final = "window"
 _NEVER: Final = np.iinfo(np.int64).max
 
 
-def chained(rows: pa.Table, truncates: pa.Table, state: StateDeclaration, columns: pa.Schema) -> pa.Table:
+def chained(
+    rows: pa.Table,
+    truncates: pa.Table,
+    state: StateDeclaration,
+    columns: pa.Schema,
+    snapshots: Sequence[tuple[Position, Position]] = (),
+) -> pa.Table:
     """Return the history with these columns, sorted by key and position. `rows` has changes with keys, and `truncates`
-    those without; both have the same columns, and may have the same row more than once. Pure."""
-    number = rows.num_rows
+    those without; both have the same columns, and may have the same row more than once. `snapshots` has the positions of
+    the first row and of the end of each complete snapshot. Pure."""
+    number, with_truncates = rows.num_rows, rows.num_rows + truncates.num_rows
     both = pa.concat_tables([rows.select(POSITION_COLUMNS), truncates.select(POSITION_COLUMNS)])
+    columns_of = zip(POSITION_COLUMNS, zip(*(place for pair in snapshots for place in pair), strict=True), strict=False)
+    of_snapshots = {name: pa.array(values, both.schema.field(name).type) for name, values in columns_of}
+    if of_snapshots:
+        both = pa.concat_tables([both, pa.table(of_snapshots, schema=both.schema)])
     places = _places(both)
     keys = _numbered(rows, state.key)
     order = np.lexsort([places[:number], keys])
     keys, own = keys[order], places[:number][order]
     counts = _counts(rows, order, keys, own, state)
     order, keys, own = order[counts], keys[counts], own[counts]
-    # The place of the next row of the same key, or of the first truncate after the row, whichever comes first.
+    # The place of the next row of the same key, of the first truncate after the row, or of the end of a snapshot that begins
+    # after the row, whichever comes first.
     following = np.full(len(own), _NEVER)
     if len(own) > 1:
         following[:-1] = np.where(keys[1:] == keys[:-1], own[1:], _NEVER)
-    ends = np.append(np.unique(places[number:]), _NEVER)
+    ends = np.append(np.unique(places[number:with_truncates]), _NEVER)
     following = np.minimum(following, ends[np.searchsorted(ends[:-1], own, side="right")])
+    if of_snapshots:
+        # The end that comes first, of the snapshots that begin after the row.
+        pairs = places[with_truncates:].reshape(-1, 2)
+        pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+        earliest = np.append(np.minimum.accumulate(pairs[::-1, 1])[::-1], _NEVER)
+        following = np.minimum(following, earliest[np.searchsorted(pairs[:, 0], own, side="right")])
     by_place = np.zeros(len(both), np.int64)
     by_place[places] = np.arange(len(both))
     is_last = following == _NEVER

@@ -26,7 +26,7 @@ from platform_assets.errors import (
     PlatformError,
     StateOutdatedError,
 )
-from platform_assets.lake import delta_log, field_ids, parquet, state_table
+from platform_assets.lake import delta_log, field_ids, state_table
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.state_table import FoldMetadata, Opened
 from platform_assets.ledger.erasure_rules import erased_of
@@ -35,7 +35,7 @@ from platform_assets.model.digest import Digest
 from platform_assets.model.logs import logger
 from platform_assets.model.state import StateDeclaration
 from platform_assets.windows.state.changes_source import ChangesSource, UnknownChangeError, awaited
-from platform_assets.windows.state.collecting import collectable
+from platform_assets.windows.state.collecting import collectable, has_deletes_up_to
 from platform_assets.windows.state.pending import FoldPlan, plan
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class TopicState:
             return self._fold(f"data files of {e.table} are missing or damaged", progress, erases=erases)
 
     def _fold(self, requested: str, progress: Progress, *, erases: bool) -> FoldOutcome:
-        from platform_assets.engines.folding.fold import fold
+        from platform_assets.engines.folding.fold import SweptBackError, fold
 
         began = time.monotonic()
         self._create()
@@ -254,7 +254,7 @@ class TopicState:
         pending = self._pending(tables)
         collected = "" if reason else tables.plan.collected
         collects = max(collected, collectable_to)
-        if not reason and not tables.plan.windows and not self._has_deletes_up_to(tables.dead, collects):
+        if not reason and not tables.plan.windows and not has_deletes_up_to(tables.dead, self.declared.key, collects):
             seconds = time.monotonic() - began
             history_rows = None if tables.history is None else pending.history_rows
             return FoldOutcome(
@@ -277,8 +277,9 @@ class TopicState:
             collected=collects,
         )
         try:
-            order = self._order(tables, sides, windows, from_all=bool(reason))
-            made = fold(replace(order, collected=collected, collects=collects), progress)
+            made = fold(self._order(tables, sides, windows, from_all=bool(reason), collects=collects), progress)
+        except SweptBackError as e:
+            return self._fold(str(e), progress, erases=erases)
         except BaseException:
             _discard(*sides)
             raise
@@ -289,7 +290,7 @@ class TopicState:
         for at, (opened, side, measured) in enumerate(in_order):
             try:
                 self.before_step(state_table.name_of(opened.folder).partition("/")[0])
-                committed = metadata.of(measured.content, made.truncated)
+                committed = metadata.of(measured.content, made.truncated, made.snapshots)
                 versions.append(state_table.commit(opened, side.table_columns, side.written, committed))
             except FoldOutcomeUnknownError:
                 raise
@@ -321,7 +322,7 @@ class TopicState:
         pending changes are applied, also without writing. Raises TableGoneError if there is no state, StateOutdatedError if
         the next fold makes it from all changes, and the errors of `fold`."""
         from platform_assets.engines.folding.files import Unwritten
-        from platform_assets.engines.folding.fold import fold
+        from platform_assets.engines.folding.fold import SweptBackError, fold
 
         tables = self.opened()
         if tables.plan.waits:
@@ -332,9 +333,11 @@ class TopicState:
         for from_all in (False, True):
             sides = [Unwritten.of(side) for side in self._sides(tables, from_all=from_all)]
             windows = tables.source.rows_by_window() if from_all else tables.plan.windows
-            order = self._order(tables, sides, windows, from_all=from_all)
-            collected = tables.plan.collected
-            found.append(fold(replace(order, collected="" if from_all else collected, collects=collected), progress))
+            order = self._order(tables, sides, windows, from_all=from_all, collects=tables.plan.collected)
+            try:
+                found.append(fold(order, progress))
+            except SweptBackError as e:
+                raise StateOutdatedError(self.topic, str(e)) from e
         return Comparison(
             *((now.content, remade.content) for now, remade in zip(found[0].all, found[1].all, strict=True))
         )
@@ -376,22 +379,6 @@ class TopicState:
         until = kept.until(self.lake.root.time())
         return collectable(Ledger(self.lake), self.topic, self.declared.digest, self.changes_folder, until)
 
-    def _has_deletes_up_to(self, dead: Opened, window: str) -> bool:
-        """Return True if there are deleted keys from windows up to `window`. A truncate is not one."""
-        if not window:
-            return False
-        with dead.folder.reading():
-            files = pa.table(dead.handle.get_add_actions(flatten=True))
-        if "min.window" in files.column_names:
-            # Null if another program has rewritten the file without bounds.
-            files = files.filter(pc.fill_null(pc.less_equal(files["min.window"], window), True))
-        columns = pa.schema([dead.columns.field(name) for name in (self.declared.key[0], parquet.WINDOW)])
-        return any(
-            pc.and_(pc.is_valid(block[0]), pc.less_equal(block[1], window)).true_count
-            for path in files["path"].to_pylist()
-            for block in state_table.blocks(dead.folder, path, columns, 1 << 16)
-        )
-
     def _awaited(self, *, from_all: bool, through: str = "") -> tuple[ChangesSource, str]:
         """Return the newest changes, and the reason why they cannot be folded yet; an empty text if they can."""
         source, found = awaited(
@@ -427,7 +414,8 @@ class TopicState:
             return FoldPlan(frozenset(), str(e))
         truncated = {each.truncated for each in folds if each.truncated}
         collected = max(each.collected for each in folds)
-        planned = plan(loads, [anchor.version for anchor in anchors], truncated, collected)
+        snapshots = [each.snapshots for each in folds]
+        planned = plan(loads, [anchor.version for anchor in anchors], truncated, collected, snapshots)
         # After an erasure, changes may be made again by a load that does not name the erased records itself.
         again = sorted({load.window for load in loads if load.replaces})
         erased = any(erased_of(Ledger(self.lake), self.topic, again).values()) if again else False
@@ -452,7 +440,7 @@ class TopicState:
         ]
 
     def _order(
-        self, tables: StateTables, sides: Sequence[FileSide], windows: Collection[str], *, from_all: bool
+        self, tables: StateTables, sides: Sequence[FileSide], windows: Collection[str], *, from_all: bool, collects: str
     ) -> FoldOrder:
         from platform_assets.engines.folding.buckets import count_for
         from platform_assets.engines.folding.fold import FoldOrder
@@ -474,7 +462,12 @@ class TopicState:
         sample = next(chain(live.blocks(), changes()), None)
         width = 0 if sample is None else sample.nbytes / sample.num_rows
         count = count_for(round(rows * width), 1 if from_all else live.buckets)
-        return FoldOrder(self.declared, live, dead, frozenset(windows), changes, others, count, *history)
+        # Without present rows, nothing is missing from them.
+        known = FoldPlan(frozenset()) if from_all else tables.plan
+        return FoldOrder(
+            self.declared, live, dead, frozenset(windows), changes, others, count, history[0] if history else None,
+            collected=known.collected, collects=collects, snapshots=known.snapshots, swept=known.swept,
+        )  # fmt: skip
 
     def _has_past_files(self, tables: StateTables) -> bool:
         """Return True if the newest fold erased records, and past files are left, because it ended before it deleted them."""

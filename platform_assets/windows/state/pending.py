@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from platform_assets.model.snapshots import Attempt, Position, merged, swept_to
+
 
 @dataclass(frozen=True, slots=True)
 class ChangesLoad:
@@ -27,7 +29,8 @@ class ChangesLoad:
 class FoldPlan:
     """The windows to fold. If `rebuild` is not empty, it is the reason why the state is to be made from all changes. If
     `waits` is not empty, it is the reason why nothing can be folded yet. Deleted keys are collected up to the window
-    `collected`; `is_late` is true if the windows to fold include one up to it."""
+    `collected`; `is_late` is true if the windows to fold include one up to it. `snapshots` are the known attempts
+    at a snapshot, and `swept` is the position before which these have deleted all keys."""
 
     windows: frozenset[str]
     rebuild: str = ""
@@ -36,14 +39,20 @@ class FoldPlan:
     erases: bool = False
     collected: str = ""
     is_late: bool = False
+    snapshots: tuple[Attempt, ...] = ()
+    swept: Position | None = None
 
 
 def plan(
-    loads: Sequence[ChangesLoad], versions: Collection[int], truncated: Collection[str] = (), collected: str = ""
+    loads: Sequence[ChangesLoad],
+    versions: Collection[int],
+    truncated: Collection[str] = (),
+    collected: str = "",
+    snapshots: Collection[Sequence[Attempt]] = (),
 ) -> FoldPlan:
     """Plan a fold of `loads`, which are all loads after the least of the `versions` of the table of changes from which the
     state's tables follow. The last truncate in these is in one of the windows `truncated`, and deleted keys are collected
-    up to the window `collected`."""
+    up to the window `collected`. `snapshots` are the attempts that each of the tables knows."""
     windows = frozenset(load.window for load in loads)
     again = sorted({load.window for load in loads if load.replaces})
     rebuild = ""
@@ -52,6 +61,10 @@ def plan(
     if undone := sorted({*again}.intersection(truncated)):
         # The keys that it deleted are in neither table.
         rebuild = f"window {undone[0]}, which had a truncate, has been replaced"
+    attempts = merged(attempt for each in snapshots for attempt in each)
+    if not rebuild and (undone := sorted({*again} & {window for each in attempts for window in each.windows})):
+        # Without it, the keys that the snapshot deleted may have to come back.
+        rebuild = f"window {undone[0]}, which had the beginning or the end of a snapshot, has been replaced"
     if not rebuild and (below := [window for window in again if window <= collected]):
         # Keys that it deleted may be in neither table. What it has now may not delete them.
         rebuild = f"window {below[0]} has been replaced, and keys deleted up to window {collected} are no longer kept"
@@ -62,4 +75,6 @@ def plan(
         erases=any(load.erases for load in loads),
         collected=collected,
         is_late=any(window <= collected for window in windows),
+        snapshots=attempts,
+        swept=max((each for each in map(swept_to, snapshots) if each is not None), default=None),
     )

@@ -12,7 +12,7 @@ from platform_assets.engines.folding.fold import FoldOrder, fold
 from platform_assets.model.state import StateDeclaration
 from platform_assets_tests.support.state_histories import CHANGES, DEAD, LIVE, MemorySide, history
 
-HISTORIES = 250
+HISTORIES = 180
 
 
 def test_random_histories_end_in_the_state_of_a_dictionary() -> None:
