@@ -1320,7 +1320,7 @@ class UnpublishableValueError(UnpublishableRowError):
         PlatformError.__init__(
             self,
             f"published/{topic}: column {column} of {table} {what}, in the row {row}. This row and later ones were not sent. "
-            "Declare a `schema` that has this value, leave out the column, or correct the row.",
+            "Declare a `schema` that has this value (for Avro), leave out the column, or correct the row.",
         )
 
 

@@ -315,6 +315,7 @@ def _compare(
     d = publisher.declaration
     form = publisher.form if known else ""
     receipts = publisher.ledger.receipts(d.windowed) if known else {}
+    reader = SchemaReader(d, lambda: publisher.schemas)
     for key, state in sorted(known.items()):
         if not whole and key not in windows:
             continue
@@ -370,7 +371,7 @@ def _compare(
                 f"window {key}: {len(different):,} records differ from their rows, such as {min(different)}"
             )
         elif key in windows and receipt is not None and receipt.load_id == state.load.load_id:
-            _judge(publisher, key, state, windows[key], found)
+            _judge(publisher, key, state, windows[key], found, reader)
 
 
 def _is_read_in_part(window: _Window, state: Progress) -> bool:
@@ -433,7 +434,9 @@ def _add_unnamed(
     return True
 
 
-def _judge(publisher: Publisher, key: str, state: Progress, window: _Window, found: Evidence) -> None:
+def _judge(
+    publisher: Publisher, key: str, state: Progress, window: _Window, found: Evidence, reader: SchemaReader
+) -> None:
     """Judge the encoding of a sample of a window's records, while its load is the newest one."""
     d, ledger = publisher.declaration, publisher.ledger
     folder = ledger.lake.table(d.windowed)
@@ -447,7 +450,7 @@ def _judge(publisher: Publisher, key: str, state: Progress, window: _Window, fou
     if ledger.receipts(d.windowed, [key])[key].load_id != state.load.load_id:
         return
     try:
-        problems = list(disagreements(d, rows, records, OWN_COLUMNS, SchemaReader(d, lambda: publisher.schemas)))
+        problems = list(disagreements(d, rows, records, OWN_COLUMNS, reader))
     except (RegistryUnreachableError, RegistryRefusedError) as e:
         found.not_read.append(f"window {key}: its records could not be read by their schema ({e})")
         return

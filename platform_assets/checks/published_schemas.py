@@ -29,6 +29,7 @@ from platform_assets.decoding.protobuf.messages import class_of, is_map
 from platform_assets.decoding.registry.cache import PROTOBUF, BadReferences, Registered, UnknownId
 from platform_assets.decoding.registry.client import RegistryClient
 from platform_assets.decoding.registry.settings import RegistrySettings
+from platform_assets.errors import RegistryUnreachableError
 from platform_assets.model.publishing import PublishDeclaration, Side
 from platform_assets.windows.publish.forms import is_same
 
@@ -57,6 +58,8 @@ class SchemaReader:
     declaration: PublishDeclaration
     own: Callable[[], Mapping[Side, Registered]]
     _known: dict[int, Registered | None] = field(default_factory=dict)
+    _failed: list[RegistryUnreachableError] = field(default_factory=list)
+    """The first failure, so that a registry that does not answer is not waited for again and again."""
 
     def agrees(
         self,
@@ -93,11 +96,16 @@ class SchemaReader:
 
     def _registered(self, side: Side, number: int) -> Registered | None:
         if number not in self._known:
+            if self._failed:
+                raise self._failed[0]
             client = RegistryClient(RegistrySettings.of(os.environ))
             try:
                 self._known[number] = self._expected(side, client.schema(number))
             except (UnknownId, BadReferences):
                 self._known[number] = None
+            except RegistryUnreachableError as e:
+                self._failed.append(e)
+                raise
             finally:
                 client.close()
         return self._known[number]

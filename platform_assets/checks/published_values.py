@@ -113,8 +113,11 @@ def of_row(
 def _from_record_key(part: Part, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of the declared key that a row without a value has only in its record's key."""
     key = row.get(KEY)
-    whole = key if isinstance(key, dict) else {part.columns[0]: key}
-    return {name: whole.get(name) for name in part.columns if name != KEY and row[name] is None}
+    names = part.columns or tuple(row)
+    if not part.columns and part.schema is not None:
+        names = tuple(each["name"] for each in json.loads(part.schema)["fields"])
+    whole = key if isinstance(key, dict) else {names[0]: key} if len(names) == 1 else {}
+    return {name: whole.get(name) for name in names if name != KEY and row[name] is None}
 
 
 def _shown(value: bytes | None) -> str:

@@ -111,6 +111,15 @@ class AvroForm:
     may_refuse: bool
     kind: str = KIND
 
+    def check_named(self) -> None:
+        """Refuse bytes that are not in a record or union: Confluent's Java clients have no length before them, and other
+        clients do. Raises ConfigurationError."""
+        if isinstance(self.schema, Plain) and self.schema.kind == "bytes":
+            raise ConfigurationError(
+                "schema is `bytes` alone, which clients of registries read in different ways: declare a record with this "
+                'column, or `["null", ...]`'
+            )
+
     def encode(self, rows: pa.Table, alive: Marks, head: bytes) -> pa.LargeBinaryArray:
         """Return one datum for each row, after `head`. Rows that are not alive become meaningless. Raises Misfit."""
         columns = [datums.whole(rows[name]) for name in self.columns]

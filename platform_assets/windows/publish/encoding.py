@@ -58,6 +58,8 @@ _FIRST_TIME: Final = -62_135_596_800_000_000
 _END_OF_TIMES: Final = 253_402_300_800_000_000
 """Microseconds from 1970 to the year 1, and to the year 10000, exclusive."""
 _SHOWN: Final = 60
+_CHECKED: Final = 50_000
+_CHECKED_BYTES: Final = 64 << 20
 _VERSION: Final = 1
 """Changes whenever the same rows give other keys, values or headers."""
 
@@ -145,6 +147,8 @@ class Encoder:
                 fields = [each for each in self.schema if each.name not in hidden or part.schema is not None]
                 try:
                     found[side] = forms.form(part.format, fields, part.columns, part.schema, d.name_of(side))
+                    if part.registry:
+                        found[side].check_named()
                 except ConfigurationError as e:
                     raise ConfigurationError(f"{side} of {d.name}: {e}") from e
         return found
@@ -176,8 +180,8 @@ class Encoder:
         """Raise UnpublishableRowError if the key of a tombstone, or a value in a column, cannot be published."""
         rows = self._with_keys_of_tombstones(rows)
         for side, form in self.forms.items():
-            if form.may_refuse:
-                self._with_schema(form, side, rows)
+            for part in _parts(rows) if form.may_refuse else ():
+                self._with_schema(form, side, part)
         as_text = [c for side in self.declaration.sides if side not in self.forms for c in self._of(side)]
         for name in dict.fromkeys([*as_text, *(column for _, column in self.declaration.headers)]):
             kind = rows.schema.field(name).type
@@ -226,15 +230,15 @@ class Encoder:
     def _with_keys_of_tombstones(self, rows: pa.Table) -> pa.Table:
         """Return rows in which the columns of the declared key come from the record's key wherever a tombstone, which has
         no value, lacks them."""
-        part = self.declaration.key
-        if part is None or TOMBSTONE not in rows.column_names or not pc.any(rows[TOMBSTONE]).as_py():
+        if self.declaration.key is None or TOMBSTONE not in rows.column_names or not pc.any(rows[TOMBSTONE]).as_py():
             return rows
-        for name in part.columns:
+        names = self._of("key")
+        for name in names:
             column = rows[name]
             lacking = pc.and_(pc.fill_null(rows[TOMBSTONE], False), pc.is_null(column))
             if name == KEY or not pc.any(lacking).as_py():
                 continue
-            found = self._of_record_key(rows, name, column.type, len(part.columns))
+            found = self._of_record_key(rows, name, column.type, len(names))
             if found is None:
                 raise UnpublishableTombstoneError(self.declaration.topic, self.declaration.table.name, name)
             filled = pc.if_else(lacking, found, column)
@@ -430,6 +434,17 @@ def _joined(columns: Sequence[pa.ChunkedArray], openings: Sequence[str], rows: i
     given = np.frombuffer(data, np.uint8) if data is not None and data.size else _NO_BYTES
     join_columns(given, edges_of_texts, rows, np.frombuffer(b"".join(marks), np.uint8), edges, into, ends)
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(into)])
+
+
+def _parts(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows in parts whose texts Arrow can join: it allows 2 GiB."""
+    start = 0
+    while start < rows.num_rows:
+        part = rows.slice(start, _CHECKED)
+        while part.num_rows > 1 and part.nbytes > _CHECKED_BYTES:
+            part = part.slice(0, part.num_rows // 2)
+        yield part
+        start += part.num_rows
 
 
 def _whole(column: pa.ChunkedArray) -> pa.LargeBinaryArray:

@@ -33,6 +33,9 @@ class Form(Protocol):
     def may_refuse(self) -> bool:
         """True if `encode` may raise Misfit."""
 
+    def check_named(self) -> None:
+        """Raise ConfigurationError if readers that find the schema by its id differ about the bytes."""
+
     def encode(self, rows: pa.Table, alive: Marks, head: bytes) -> pa.LargeBinaryArray:
         """Return the bytes of each row, after `head`, which names the schema. Rows that are not alive become meaningless.
         Raises Misfit."""

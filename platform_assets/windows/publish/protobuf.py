@@ -131,6 +131,9 @@ class ProtobufForm:
     may_refuse: bool
     kind: str = KIND
 
+    def check_named(self) -> None:
+        """Do nothing: all readers agree about messages."""
+
     def encode(self, rows: pa.Table, alive: Marks, head: bytes) -> pa.LargeBinaryArray:
         """Return one message for each row, after `head` and the message's indexes. Rows that are not alive become
         meaningless. Raises Misfit."""

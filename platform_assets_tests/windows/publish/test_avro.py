@@ -242,6 +242,42 @@ def test_the_value_of_a_tombstone_need_not_fit() -> None:
     assert (each.encode(rows).keys, each.encode(rows).values) == ([b"\2", b"\4"], [None, b"\4"])
 
 
+@pytest.mark.parametrize("kind", ["whole", "single"])
+def test_a_tombstone_has_the_key_that_a_declared_schema_names(kind: str) -> None:
+    keys = pa.array([{"id": 1}, {"id": 2}]) if kind == "whole" else pa.array([1, 2])
+    rows = placed(pa.table({
+        "id": pa.array([None, 2], pa.int64()), "key": keys, "tombstone": pa.array([True, False]),
+    }))  # fmt: skip
+    each = encoder(rows, key=Part("avro", schema=record(id=["null", "long"])), value=Part("avro", ("id",)))
+    each.check(rows)
+    encoded = each.encode(rows)
+    assert encoded.keys == [b"\2\2", b"\2\4"]
+    records: Any = {(0, n): (k, v, []) for n, (k, v) in enumerate(zip(encoded.keys, encoded.values, strict=True))}
+    assert wrong(each, rows, records) == []
+
+
+def test_bytes_alone_are_not_published_with_a_registry() -> None:
+    rows = placed(pa.table({"id": pa.array([b"a"])}))
+    assert encoder(rows, value=Part("avro", ("id",), '"bytes"')).encode(rows).values == [b"\2a"]
+    assert encoder(rows, value=Part("avro", ("id",), '["null", "bytes"]', registry=True)).encode(rows).values == [
+        b"\2\2a"
+    ]
+    with pytest.raises(ConfigurationError, match="`bytes` alone"):
+        encoder(rows, value=Part("avro", ("id",), '"bytes"', registry=True))
+
+
+def test_rows_are_checked_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from platform_assets.windows.publish import encoding
+
+    monkeypatch.setattr(encoding, "_CHECKED", 8)
+    monkeypatch.setattr(encoding, "_CHECKED_BYTES", 64)
+    rows = placed(pa.table({"id": pa.array([*range(20), 2**40], pa.int64())}))
+    each = encoder(rows, value=Part("avro", ("id",), '"int"'))
+    with pytest.raises(UnpublishableValueError, match="in the row of partition 0 and offset 20"):
+        each.check(rows)
+    each.check(rows.slice(0, 20))
+
+
 def test_what_does_not_change_records_does_not_change_their_form() -> None:
     rows = placed(pa.table({"id": pa.array([1], pa.int64())}))
     given = Part("avro", ("id",), registry=True)
