@@ -63,7 +63,7 @@ def check(as_json: bool) -> None:
     environment, now = Environment.of_process(), datetime.now(UTC)
     judged = declared.judgement()
     wrong, warnings = query_columns.examined(judged.derived, judged.declared)
-    wrong += query_columns.unpublishable(judged.published, judged.declared)
+    wrong += query_columns.unpublishable(judged.published, judged.declared, judged.derived)
     mistakes = tuple(sorted((*declared.mistakes(environment.ledger(), now), *wrong)))
     beside = (
         () if mistakes else (*declared.beside(environment.ledger(), now), *declared.moved_starts(environment.ledger()))

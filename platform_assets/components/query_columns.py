@@ -16,38 +16,61 @@ from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import changes_table, dead_letter_table, decoded_table, state_table
 from platform_assets.model.declaration import TopicDeclaration
-from platform_assets.model.derived import DerivedRef, Totals
+from platform_assets.model.derived import WINDOW, DerivedRef, Totals
 from platform_assets.model.publishing import WITH_SCHEMA, Part, PublishDeclaration
 from platform_assets.model.tables import StateKind, StateRef, TableKind, TableRef
 from platform_assets.windows.derive import query
-from platform_assets.windows.derive.columns import Columns, analysed
+from platform_assets.windows.derive.columns import Analysis, Columns, analysed
 from platform_assets.windows.derive.query import Input
 from platform_assets.windows.publish.encoding import Encoder
 
 _STAND_IN: Final = Part("json")
 
 
-def unpublishable(published: Sequence[DeclaredPublished], topics: Sequence[Declared]) -> tuple[Mistake, ...]:
-    """Return a mistake for each column that a published topic names and its table does not have."""
-    declared = {table: each.declaration for each in topics for table in each.declaration.tables}
+def unpublishable(
+    published: Sequence[DeclaredPublished], topics: Sequence[Declared], derived: Sequence[DeclaredDerived] = ()
+) -> tuple[Mistake, ...]:
+    """Return a mistake for each column that a published topic names and its table does not have, and for each schema that
+    columns cannot have. Of a derived table, only names are known."""
+    declared: dict[TableRef | StateRef, TopicDeclaration] = {}
+    for topic in topics:
+        declared |= dict.fromkeys((*topic.declaration.tables, *topic.declaration.state_tables), topic.declaration)
+    wanted = any(isinstance(each.declaration.table, DerivedRef) for each in published)
+    analyses = _analyses(derived, topics) if wanted else iter(())
+    made = {each.declaration.table: columns for each, _, _, columns in analyses}
     mistakes = []
     for each in published:
         d = each.declaration
-        if not isinstance(d.table, TableRef) or d.table not in declared:
+        if isinstance(d.table, DerivedRef):
+            if (known := made.get(d.table)) is not None:
+                mistakes += _lacking(each, known)
+            continue
+        if d.table not in declared:
             continue
         schema = dict(_schemas(declared[d.table]))[d.table.kind]
-        parts = (
-            ("key", each.key_line, () if d.key is None else d.key.columns),
-            ("value", each.value_line, d.value.columns),
-            ("headers", each.headers_line, tuple(column for _, column in d.headers)),
-        )
-        for field, line, columns in parts:
+        for field, line, columns in _named(each):
             unknown = [c for c in columns if c not in schema.names]
             for column in unknown:
                 mistakes.append(Mistake(each.file, line, f"{field}: {_no_column(d.table.name, column, schema.names)}"))
             if not unknown and (text := _no_schema(d, field, schema)) is not None:
                 mistakes.append(Mistake(each.file, line, f"{field}: {text}"))
     return tuple(sorted(mistakes))
+
+
+def _named(each: DeclaredPublished) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+    """Yield the fields of a published topic that name columns, with their lines and columns."""
+    d = each.declaration
+    yield "key", each.key_line, () if d.key is None else d.key.columns
+    yield "value", each.value_line, d.value.columns
+    yield "headers", each.headers_line, tuple(column for _, column in d.headers)
+
+
+def _lacking(each: DeclaredPublished, columns: Columns) -> Iterator[Mistake]:
+    """Yield a mistake for each column that a published topic names and its derived table does not have."""
+    for field, line, named in _named(each):
+        for column in (c for c in named if c.lower() not in {*columns, WINDOW}):
+            text = f"{field}: {_no_column(each.declaration.table.name, column, columns)}"
+            yield Mistake(each.file, line, text)
 
 
 def _no_schema(declaration: PublishDeclaration, field: str, columns: pa.Schema) -> str | None:
@@ -57,7 +80,7 @@ def _no_schema(declaration: PublishDeclaration, field: str, columns: pa.Schema) 
     if field == "headers" or part is None or part.format not in WITH_SCHEMA:
         return None
     # The other side has a mistake of its own.
-    alone = replace(alone, value=_STAND_IN) if field == "key" else replace(alone, key=None)
+    alone = replace(alone, value=_STAND_IN) if field == "key" else replace(alone, key=_STAND_IN)
     try:
         Encoder(alone, columns)
     except ConfigurationError as e:
@@ -81,27 +104,13 @@ def examined(
 
     Columns of tables that are not declared are taken to be unknown, and so are those of tables made from each other.
     """
-    waiting = {each.declaration.table: (each, query.parsed(each.declaration)) for each in derived}
-    read = {i for _, parsed in waiting.values() for i in parsed.inputs if not isinstance(i, DerivedRef)}
-    known: dict[Input, Columns] = {}
-    for topic in topics:
-        tables = (*topic.declaration.tables, *topic.declaration.state_tables)
-        known |= declared_columns(topic.declaration, [t for t in tables if t in read])
     mistakes, warnings = [], []
-    while waiting:
-        ready = (t for t, (_, parsed) in waiting.items() if not any(i in waiting for i in parsed.inputs))
-        each, parsed = waiting.pop(next(ready, next(iter(waiting))))
-        found = analysed(parsed, each.declaration.by, known)
-        if found.columns is not None:
-            columns = found.columns
-            if (totals := each.declaration.totals) is not None:
-                missing = [name for name in totals.sums if name.lower() not in columns]
-                mistakes += [
-                    Mistake(each.file, each.sql_line, f"totals: {_no_column('the query', name, columns)}")
-                    for name in missing
-                ]
-                columns = _of_totals(totals, each.declaration.by, columns)
-            known[each.declaration.table] = columns
+    for each, parsed, found, columns in _analyses(derived, topics):
+        if found.columns is not None and columns is not None:
+            sums = () if each.declaration.totals is None else each.declaration.totals.sums
+            for name in (n for n in sums if n.lower() not in found.columns):
+                text = f"totals: {_no_column('the query', name, found.columns)}"
+                mistakes.append(Mistake(each.file, each.sql_line, text))
             for column in dict.fromkeys(
                 c for e in each.declaration.expect for c in e.columns if c.lower() not in columns
             ):
@@ -120,6 +129,29 @@ def _of_totals(totals: Totals, by: Iterable[str], columns: Columns) -> Columns:
     """Return the columns of a table with totals, from those of its query. The types of sums are not known."""
     left = {name: kind for name, kind in columns.items() if name not in {each.lower() for each in by}}
     return {**left, **{name.lower(): "" for name in totals.sums}, totals.count.lower(): "BIGINT"}
+
+
+def _analyses(
+    derived: Sequence[DeclaredDerived], topics: Sequence[Declared]
+) -> Iterator[tuple[DeclaredDerived, query.Query, Analysis, Columns | None]]:
+    """Yield each derived table with its query, what is found in it, and the table's columns, None if they are not known.
+    The tables that it reads come first."""
+    waiting = {each.declaration.table: (each, query.parsed(each.declaration)) for each in derived}
+    read = {i for _, parsed in waiting.values() for i in parsed.inputs if not isinstance(i, DerivedRef)}
+    known: dict[Input, Columns] = {}
+    for topic in topics:
+        tables = (*topic.declaration.tables, *topic.declaration.state_tables)
+        known |= declared_columns(topic.declaration, [t for t in tables if t in read])
+    while waiting:
+        ready = (t for t, (_, parsed) in waiting.items() if not any(i in waiting for i in parsed.inputs))
+        each, parsed = waiting.pop(next(ready, next(iter(waiting))))
+        found = analysed(parsed, each.declaration.by, known)
+        columns = found.columns
+        if columns is not None:
+            if (totals := each.declaration.totals) is not None:
+                columns = _of_totals(totals, each.declaration.by, columns)
+            known[each.declaration.table] = columns
+        yield each, parsed, found, columns
 
 
 def declared_columns(declaration: TopicDeclaration, tables: Sequence[TableRef | StateRef]) -> dict[Input, Columns]:

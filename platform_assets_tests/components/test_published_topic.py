@@ -73,7 +73,7 @@ def test_what_is_right_is_declared(tmp_path: Path) -> None:
             "key: id",
             "key: {format: json, registry: true}",
             5,
-            "key: format 'json' does not support `registry`: use avro",
+            "key: format 'json' does not support `registry`: use avro or protobuf",
         ),
         ("key: id", "key: {format: avro, columns: [id], register: true}", 5, "key: `register` needs `registry: true`"),
         (
@@ -83,6 +83,7 @@ def test_what_is_right_is_declared(tmp_path: Path) -> None:
             "key: `name` is the name of a record whose schema",
         ),
         ("key: id", "value: {format: avro, registry: yes please}", 5, "value: registry must be true or false"),
+        ("key: id", "value: {format: avro, message: a}", 5, "value: message is the name of a Protobuf message"),
         ("key: id", "value: {format: avro, subject: 1}", 5, "value: subject must be text"),
         (
             "key: id",
@@ -114,6 +115,8 @@ def test_each_mistake_has_its_line(tmp_path: Path, old: str, new: str, line: int
         ("key: id", "headers: {at: kafka_timestamp}", 0, ""),
         ("key: id", "value: {format: avro, registry: true}", 0, ""),
         ("key: id", "key: {format: avro, schema: long, columns: [id]}", 0, ""),
+        ("key: id", "value: {format: protobuf, message: shop.Order, registry: true}", 0, ""),
+        ("key: id", "value: {format: protobuf, message: a-b}", 5, "value: value of published/clean: message 'a-b' is not a name"),
         ("key: id", "key: {format: avro, schema: int, columns: [amount]}", 5, "key: key of published/clean: column amount has type"),
         ("key: id", "value: {format: avro, name: a-b}", 5, "value: value of published/clean: name 'a-b' is not an Avro name"),
         ("key: id", "value: {format: avro, columns: [iid]}", 5, "value: decoded/orders has no column 'iid': did you mean 'id'?"),
@@ -122,6 +125,41 @@ def test_each_mistake_has_its_line(tmp_path: Path, old: str, new: str, line: int
 def test_a_column_that_the_table_lacks_has_its_line(tmp_path: Path, old: str, new: str, line: int, says: str) -> None:
     judged = judge(declare(tmp_path, PUBLISHED.replace(old, new)))
     found = query_columns.unpublishable(judged.published, judged.declared)
+    assert [m.line for m in found] == ([line] if line else [])
+    assert "".join(m.message for m in found).startswith(says)
+
+
+DERIVED = """type: platform_assets.components.DerivedTable
+attributes:
+  table: by_amount
+  by: {amount: amount}
+  sql: SELECT amount, count(*) AS n FROM decoded.orders GROUP BY amount
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "part", "line", "says"),
+    [
+        ("state/orders", "key: {columns: [iid]}", 5, "key: state/orders has no column 'iid': did you mean 'id'?"),
+        ("state/orders", "key: {columns: [id]}\n  headers: {at: zz}", 6, "headers: state/orders has no column 'zz'"),
+        ("state/orders", "key: {format: avro, columns: [id], schema: string}", 5, "key: key of published/clean: column id has type"),
+        ("state/orders", "key: {format: avro, columns: [id], schema: long}", 0, ""),
+        ("derived/by_amount", "key: {columns: [amounts]}", 5, "key: derived/by_amount has no column 'amounts': did you mean"),
+        ("derived/by_amount", "key: amount\n  value: {columns: [n, m]}", 6, "value: derived/by_amount has no column 'm'"),
+        ("derived/by_amount", "key: amount\n  value: {columns: [n, amount]}", 0, ""),
+    ],
+)  # fmt: skip
+def test_columns_of_tables_without_windows_have_lines_too(
+    tmp_path: Path, table: str, part: str, line: int, says: str
+) -> None:
+    published = PUBLISHED.replace("decoded/orders", table).replace("key: id", part)
+    folder = declare(tmp_path, f"{published}---\n{DERIVED}")
+    source = folder / "source" / "defs.yaml"
+    key = 'key: {format: json, schema: "id BIGINT NOT NULL"}, value'
+    source.write_text(SOURCE.replace("value", key, 1) + "  state: {key: [id]}\n")
+    judged = judge(folder)
+    assert judged.mistakes == ()
+    found = query_columns.unpublishable(judged.published, judged.declared, judged.derived)
     assert [m.line for m in found] == ([line] if line else [])
     assert "".join(m.message for m in found).startswith(says)
 
