@@ -172,7 +172,10 @@ def build_definitions(
         except PlatformError as e:
             return dg.SkipReason(line(str(e)))
         unfinished = [run.run_id for run in dagster_records.under_way(context.instance)]
-        now = f"{target}/{state_of(declaration, Ledger(lake.lake()), unfinished)}"
+        state = state_of(declaration, Ledger(lake.lake()), unfinished)
+        if not (is_windowed or state):
+            return dg.SkipReason(line(f"{declaration.table} does not exist yet."))
+        now = f"{target}/{state}"
         ended = newest is not None and newest.dagster_run.status == dg.DagsterRunStatus.SUCCESS
         if now == context.cursor and ended:
             return dg.SkipReason("Every window is published." if is_windowed else "The newest version is published.")

@@ -14,6 +14,7 @@ import pytest
 from platform_assets.checks.decoded import SHARE
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.model.derived import DerivedRef
 from platform_assets.model.names import identifier
 from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.orchestration import published
@@ -110,6 +111,15 @@ def test_a_tick_without_the_topic_says_so_and_keeps_the_cursor(broker: Broker, t
         said, cursor = ticked(declared, broker.bootstrap, made.root, instance, "before")
     assert said.startswith("topic 'no-such-topic' does not exist on the broker")
     assert cursor == "before"
+
+
+def test_the_sensor_waits_for_a_table_without_windows(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    declared = PublishDeclaration(topic(), DerivedRef("counts"), key=Part("text", ("id",)))
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert ticked(declared, broker.bootstrap, tmp_path, instance, None) == (
+            "derived/counts does not exist yet.",
+            None,
+        )
 
 
 def test_the_pause_after_failures_doubles_up_to_an_hour() -> None:
