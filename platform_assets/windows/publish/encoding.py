@@ -40,6 +40,7 @@ from platform_assets.model.publishing import HEADER, POSITION, WITH_SCHEMA, Part
 from platform_assets.model.tables import StateRef, TableRef
 from platform_assets.windows.publish import forms
 from platform_assets.windows.publish.datums import Misfit
+from platform_assets.windows.publish.forms import Form
 
 OWN_COLUMNS: Final = frozenset(
     {
@@ -138,9 +139,9 @@ class Encoder:
         assert self.forms is not None  # made here, so that the error is raised here
 
     @cached_property
-    def forms(self) -> dict[Side, forms.Form]:
+    def forms(self) -> dict[Side, Form]:
         """The forms of keys and values whose format has a schema."""
-        d, found = self.declaration, dict[Side, forms.Form]()
+        d, found = self.declaration, dict[Side, Form]()
         for side, part in d.sides.items():
             if part.format in WITH_SCHEMA:
                 hidden = () if part.columns else self._hidden
@@ -278,7 +279,7 @@ class Encoder:
         openings[0] = "{" + openings[0][1:]
         return pa.chunked_array([_joined(literals, [*openings, "}"], rows.num_rows)])
 
-    def _with_schema(self, form: forms.Form, side: Side, rows: pa.Table) -> pa.LargeBinaryArray:
+    def _with_schema(self, form: Form, side: Side, rows: pa.Table) -> pa.LargeBinaryArray:
         alive = np.ones(rows.num_rows, bool)
         if side == "value" and TOMBSTONE in rows.column_names:
             alive = ~pc.fill_null(rows[TOMBSTONE], False).to_numpy(zero_copy_only=False)

@@ -58,4 +58,13 @@ def is_same(schema: Registered, other: Registered) -> bool:
     """Return True if two schemas without references describe the same bytes. Raises SchemaCompilerError (retryable)."""
     if schema.kind != other.kind or schema.references or other.references:
         return False
-    return (avro if schema.kind == avro.KIND else protobuf).is_same(schema.text, other.text)
+    is_same_text = avro.is_same if schema.kind == avro.KIND else protobuf.is_same
+    return is_same_text(schema.text, other.text)
+
+
+def renumbered(schema: Registered, later: Registered) -> str | None:
+    """Return the name of a field that has another number in a later Protobuf schema; None if there is none. Raises
+    SchemaCompilerError (retryable)."""
+    if schema.kind != protobuf.KIND or later.kind != protobuf.KIND or schema.references:
+        return None
+    return protobuf.renumbered(schema.text, later.text)

@@ -31,7 +31,7 @@ from platform_assets.model.publishing import HEADER, PublishDeclaration, Side
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish.encoding import Encoder, hidden_in
 from platform_assets.windows.publish.progress import Kind, Plan, Published
-from platform_assets.windows.publish.schema_ids import SchemaIds
+from platform_assets.windows.publish.schema_ids import SchemaIds, is_unused
 
 _log = logger(__name__)
 
@@ -281,7 +281,8 @@ class KeyedPublisher:
         encoder = self._encoder(delta)
         if any(part.registry for part in d.sides.values()):
             topic_id = self.cluster.topic(d.topic).topic_id
-            encoder = encoder.with_heads(SchemaIds(d, self.ledger.lake, topic_id).heads(encoder.schemas, send=send))
+            ids = SchemaIds(d, self.ledger.lake, topic_id, is_unused=lambda: is_unused(self.cluster, d.topic))
+            encoder = encoder.with_heads(ids.heads(encoder.schemas, send=send))
         found: Rows = {}
         number = 0
         for batch in self._batches(folder, delta, encoder.columns if see is None else None):

@@ -174,12 +174,33 @@ def is_same(text: str, other: str) -> bool:
         return False
 
 
-def _messages(text: str) -> tuple[str, bytes]:
+def _file(text: str) -> descriptor_pb2.FileDescriptorProto:
     files = descriptor_pb2.FileDescriptorSet()
     files.ParseFromString(descriptor_set(text, {}))
-    own = files.file[-1]
+    return files.file[-1]
+
+
+def _messages(text: str) -> tuple[str, bytes]:
+    own = _file(text)
     found = descriptor_pb2.FileDescriptorProto(package=own.package, message_type=own.message_type, syntax=own.syntax)
     return own.package, found.SerializeToString(deterministic=True)
+
+
+def renumbered(text: str, later: str) -> str | None:
+    """Return the name of a field that has another number in a later schema; None if there is none, or if one is not a
+    schema. Raises SchemaCompilerError (retryable)."""
+    try:
+        before, after = (_numbers(_file(each).message_type[0], "") for each in (text, later))
+    except (BadSchema, DecodeError, IndexError):
+        return None
+    return next((name for name, number in before.items() if after.get(name, number) != number), None)
+
+
+def _numbers(message: descriptor_pb2.DescriptorProto, place: str) -> dict[str, int]:
+    found = {f"{place}{field.name}": field.number for field in message.field}
+    for nested in message.nested_type:
+        found |= _numbers(nested, f"{place}{nested.name}.")
+    return found
 
 
 # --- encoding -------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ from platform_assets.windows.publish.progress import (
     key_of,
     parsed_key,
 )
-from platform_assets.windows.publish.schema_ids import SchemaIds
+from platform_assets.windows.publish.schema_ids import SchemaIds, is_unused
 from platform_assets.windows.publish.transactions import (
     Count,
     Records,
@@ -364,7 +364,12 @@ class Publisher:
         """Return the encoder for records that are sent. Raises the errors of `SchemaIds.heads`."""
         encoder = self._encoder()
         return encoder.with_heads(
-            SchemaIds(self.declaration, self.ledger.lake, topic_id).heads(encoder.schemas, send=True)
+            SchemaIds(
+                self.declaration,
+                self.ledger.lake,
+                topic_id,
+                is_unused=lambda: is_unused(self.cluster, self.declaration.topic),
+            ).heads(encoder.schemas, send=True)
         )
 
     def _reading(self) -> Encoder:

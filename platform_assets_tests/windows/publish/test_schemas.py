@@ -18,6 +18,7 @@ from deltalake import write_deltalake
 
 from platform_assets.checks import published_keys
 from platform_assets.checks.published import gather
+from platform_assets.decoding.registry.cache import Registered
 from platform_assets.errors import (
     ConfigurationError,
     PublishedSchemaChangedError,
@@ -32,6 +33,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.derived import DerivedRef
 from platform_assets.model.publishing import Part, PublishDeclaration
+from platform_assets.windows.publish import protobuf
 from platform_assets.windows.publish.keyed import KeyedPublisher
 from platform_assets.windows.publish.publishing import Publisher
 from platform_assets.windows.publish.schema_ids import SchemaIds, known
@@ -335,3 +337,52 @@ def test_a_subject_leads_to_no_other_path(registry: FakeRegistry, tmp_path: Path
     with pytest.raises(ConfigurationError, match="would lead to another path"):
         SchemaIds(declared, made.lake, "T").heads(schemas, send=True)
     assert registry.asked == []
+
+
+def schema(**columns: pa.DataType) -> Registered:
+    """Return a schema of Protobuf."""
+    return Registered("PROTOBUF", protobuf.derived([pa.field(*each) for each in columns.items()], "Order"))
+
+
+def test_another_registry_is_noticed_when_the_schema_changes(registry: FakeRegistry, tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path / "lake")
+    ids = SchemaIds(PublishDeclaration("target", DerivedRef("totals"), key=KEY, value=VALUE), lake, "T")
+    first, later = Registered("AVRO", '"int"'), Registered("AVRO", '"long"')
+    assert ids.heads({"value": first}, send=True) == {"value": b"\0\0\0\0\x07"}
+    registry.forget_all(first_id=7)
+    with pytest.raises(PublishedSchemaChangedError, match="gives it id 7, by which records name another"):
+        ids.heads({"value": later}, send=True)
+    # Now it has this id.
+    with pytest.raises(PublishedSchemaChangedError, match="has another schema with id 7 than that of the records"):
+        ids.heads({"value": later}, send=True)
+    registry.forget_all(first_id=7)
+    assert ids.heads({"value": first}, send=True) == {"value": b"\0\0\0\0\x07"}
+    assert ids.heads({"value": later}, send=True) == {"value": b"\0\0\0\0\x08"}
+    assert list(known(lake, "target", "T").of("value").values()) == [7, 8]
+
+
+def test_a_schema_with_which_nothing_was_sent_may_change(registry: FakeRegistry, tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path / "lake")
+    ids = SchemaIds(PublishDeclaration("target", DerivedRef("totals"), key=KEY, value=VALUE), lake, "T")
+    ids.heads({"key": Registered("AVRO", '"int"')}, send=True)
+    later = {"key": Registered("AVRO", '"long"')}
+    with pytest.raises(PublishedSchemaChangedError, match="it is another one"):
+        ids.heads(later, send=True)  # type: ignore[arg-type]
+    assert replace(ids, is_unused=lambda: True).heads(later, send=True) == {"key": b"\0\0\0\0\x08"}  # type: ignore[arg-type]
+    assert ids.heads(later, send=True) == {"key": b"\0\0\0\0\x08"}  # type: ignore[arg-type]
+
+
+def test_fields_of_protobuf_keep_their_numbers(registry: FakeRegistry, tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path / "lake")
+    ids = SchemaIds(PublishDeclaration("target", DerivedRef("totals"), key=KEY, value=VALUE), lake, "T")
+    text = pa.string()
+    ids.heads({"value": schema(a=text, b=pa.struct([("x", text), ("y", text)]))}, send=True)
+    for moved, name in (
+        (schema(c=text, a=text, b=pa.struct([("x", text), ("y", text)])), "a"),
+        (schema(a=text, b=pa.struct([("y", text), ("x", text)])), "BMessage.x"),
+    ):
+        with pytest.raises(PublishedSchemaChangedError, match=f"field {name} would have another number"):
+            ids.heads({"value": moved}, send=True)
+    assert len(registry.posted) == 1
+    added = schema(a=text, b=pa.struct([("x", text), ("y", text), ("z", text)]), c=text)
+    assert ids.heads({"value": added}, send=True) == {"value": b"\0\0\0\0\x08"}
