@@ -74,8 +74,11 @@ def target_of(declaration: PublishDeclaration, cluster: Cluster) -> str:
     return sha256(text.encode()).hexdigest()[:16]
 
 
-def state_of(declaration: PublishDeclaration, ledger: Ledger, unfinished_runs: Collection[str] = ()) -> str:
-    """Return a string that changes if the table may have something to publish. Loads of unfinished runs are ignored."""
+def state_of(
+    declaration: PublishDeclaration, ledger: Ledger, unfinished_runs: Callable[[], Collection[str]] = tuple
+) -> str:
+    """Return a string that changes if the table may have something to publish. Loads of unfinished runs are ignored; as
+    for `fingerprint`, these are determined after the loads."""
     if not isinstance(declaration.table, TableRef):
         return KeyedPublisher.version_of(declaration, ledger) or ""
     parked = decisions.parking(ledger.lake, declaration.table).parked
@@ -171,8 +174,11 @@ def build_definitions(
             target = target_of(declaration, kafka.cluster())
         except PlatformError as e:
             return dg.SkipReason(line(str(e)))
-        unfinished = [run.run_id for run in dagster_records.under_way(context.instance)]
-        state = state_of(declaration, Ledger(lake.lake()), unfinished)
+        state = state_of(
+            declaration,
+            Ledger(lake.lake()),
+            lambda: [run.run_id for run in dagster_records.under_way(context.instance)],
+        )
         if not (is_windowed or state):
             return dg.SkipReason(line(f"{declaration.table} does not exist yet."))
         now = f"{target}/{state}"

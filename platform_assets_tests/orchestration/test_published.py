@@ -248,6 +248,24 @@ def test_loads_of_a_run_that_has_not_finished_wait_for_its_checks(
         assert counts(run()) == (1, 0)
 
 
+def test_a_load_of_a_run_that_begins_meanwhile_is_not_taken_as_checked(tmp_path: Path) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.load([order(0)], [order(1)])
+    made.decode(made.windows[0].key)
+    declared = PublishDeclaration("target", made.declaration.decoded_table)
+
+    def state(second: bool) -> str:
+        def unfinished() -> list[str]:
+            if second:
+                made.decode(made.windows[1].key)
+            return []
+
+        return published.state_of(declared, made.ledger, unfinished)
+
+    # Otherwise, nothing would change when that run has finished, and no run would publish the window.
+    assert state(False) == state(True) != state(False)
+
+
 def test_status_names_windows_that_are_late_and_those_that_wait_for_another(
     broker: Broker, topic: TopicMaker, tmp_path: Path
 ) -> None:

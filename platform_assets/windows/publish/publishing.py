@@ -537,13 +537,13 @@ def fingerprint(
     declaration: PublishDeclaration,
     ledger: Ledger,
     receipts: Mapping[str, Receipt] | None = None,
-    unfinished_runs: Collection[str] = (),
+    unfinished_runs: Callable[[], Collection[str]] = tuple,
 ) -> str:
     """Return a digest of the loads of all windows, without those of unfinished runs: it changes if there is something to
-    publish."""
+    publish. `unfinished_runs` is called after the loads are read: a run that begins in between has none of them."""
     if receipts is None:
         entries = ledger.commit_rows(declaration.windowed, columns=["load_id", "run_id"])
-        entries = entries.filter(pc.invert(pc.is_in(entries["run_id"], pa.array([*unfinished_runs], pa.string()))))
+        entries = entries.filter(pc.invert(pc.is_in(entries["run_id"], pa.array([*unfinished_runs()], pa.string()))))
         named = set(zip(entries["window"].to_pylist(), entries["load_id"].to_pylist(), strict=True))
     else:
         named = {(key, r.load_id) for key, r in receipts.items()}
