@@ -38,7 +38,7 @@ def unpublishable(
     wanted = any(isinstance(each.declaration.table, DerivedRef) for each in published)
     analyses = _analyses(derived, topics) if wanted else iter(())
     made = {each.declaration.table: columns for each, _, _, columns in analyses}
-    mistakes = []
+    mistakes: list[Mistake] = []
     for each in published:
         d = each.declaration
         if isinstance(d.table, DerivedRef):
