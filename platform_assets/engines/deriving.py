@@ -20,19 +20,16 @@ import pyarrow as pa
 
 from platform_assets.engines.connector.measure import row_hash
 from platform_assets.engines.shared.session import configure_codegen, without_token
-from platform_assets.errors import ConfigurationError, DerivedQueryError, PlatformError
+from platform_assets.errors import ConfigurationError, DerivedQueryError
 from platform_assets.lake import pinned_files
 from platform_assets.lake.derived_table import RowsDigest
 from platform_assets.lake.location import Folder
 from platform_assets.lake.pinned_files import PinnedFiles, Wanted
 from platform_assets.model.derived import WINDOW
-from platform_assets.model.logs import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.connect.session import SparkSession
-
-_log = logger(__name__)
 
 _FIXED: Final = (
     "boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary", "date", "timestamp",
@@ -126,7 +123,8 @@ class DerivingEngine:
         try:
             yield kept
         finally:
-            kept.unpersist()
+            with self.failures():
+                kept.unpersist()
 
     def changed_share(self, old: PinnedInput, new: PinnedInput) -> tuple[int, float]:
         """Return the number of rows of `new` in files that `old` does not have, and their share of all rows. If the log does not show
@@ -149,19 +147,16 @@ class DerivingEngine:
     def _files(
         self, table: PinnedInput, wanted: Sequence[Wanted], without: PinnedInput | None = None
     ) -> PinnedFiles | None:
-        """Return the files that may have these values, except the files of `without`; None if Delta's own reader has to find them.
+        """Return the files that may have these values, except the files of `without`; None if Delta's own reader has to find them, or
+        to say why it cannot.
 
         From a list of files, Spark reads neither the table's log, which takes it some jobs for each version, nor any other file.
         """
-        try:
-            found = pinned_files.with_values(table.folder, table.version, wanted, is_utc=self._is_utc)
-            if found is not None and without is not None:
-                other = pinned_files.with_values(without.folder, without.version, (), is_utc=self._is_utc)
-                found = None if other is None else found.without(other)
-        except PlatformError as e:
-            _log.info("Delta's reader is used for %s: %s", table.name, e)
-            return None
-        return found
+        found = pinned_files.with_values(table.folder, table.version, wanted, is_utc=self._is_utc)
+        if found is None or without is None:
+            return found
+        other = pinned_files.with_values(without.folder, without.version, (), is_utc=self._is_utc)
+        return None if other is None else found.without(other)
 
     def _of_files(self, table: PinnedInput, files: PinnedFiles) -> DataFrame:
         from pyspark.sql.types import StructType

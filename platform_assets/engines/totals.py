@@ -113,8 +113,14 @@ class TotalsQueries:
         from pyspark.sql import functions as F
 
         kinds = {field.name.lower(): field.dataType for field in rows.schema.fields}
-        sums = [F.sum(F.col(quoted(name))).cast(_total_type(kinds[name.lower()])).alias(name) for name in self._values]
-        return rows.groupBy(*(F.col(quoted(key)) for key in keys)).agg(*sums)
+
+        def total(name: str) -> Column:
+            # Without ANSI mode, `sum` would wrap around, or be null, which later sums would take for 0.
+            text = f"totals: the sum of {name!r} has too many digits: cast it to a wider DECIMAL, or to fewer decimals"
+            found = F.coalesce(F.try_sum(F.col(quoted(name))), F.raise_error(F.lit(text)))
+            return found.cast(_total_type(kinds[name.lower()])).alias(name)
+
+        return rows.groupBy(*(F.col(quoted(key)) for key in keys)).agg(*map(total, self._values))
 
 
 def _total_type(kind: Any) -> str:

@@ -23,8 +23,11 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.lake import failures, object_files
 from platform_assets.lake.files import STORES, Files, files_at, is_in_store
 from platform_assets.model.derived import DERIVED, DerivedRef, is_derived
+from platform_assets.model.logs import logger
 from platform_assets.model.names import is_topic
 from platform_assets.model.tables import KINDS, StateRef, TableRef
+
+_log = logger(__name__)
 
 SHARED: Final = "windows"
 _CONTENTS: Final = "_ledger/files"
@@ -97,6 +100,15 @@ class Folder:
                 raise failures.VersionGoneError(str(self), version) from e
             failures.check_supported(table, str(self))
             return table
+
+    def delta_if_kept(self, version: int) -> DeltaTable | None:
+        """Open the Delta table at a past version; None if the log no longer has this version, or is damaged there. Raises
+        the other errors of `delta`."""
+        try:
+            return self.delta(version)
+        except (failures.VersionGoneError, failures.TableDamagedError) as e:
+            _log.info("version %d of %s can no longer be opened: %s", version, self.name, e)
+            return None
 
     def reading(self) -> AbstractContextManager[None]:
         """Wrap a block that reads from the folder."""

@@ -140,10 +140,13 @@ class PinnedFiles:
 def with_values(folder: Folder, version: int, wanted: Sequence[Wanted], *, is_utc: bool) -> PinnedFiles | None:
     """Return the files that may have rows with these values, in all columns at once.
 
-    None if the files alone do not determine the rows: the table is partitioned, or needs more of a reader than the first version of
-    Delta's protocol; or if Spark would read another file than a path names, or none. Raises the errors of `Folder.delta`.
+    None if the log no longer has the version; if the files alone do not determine the rows, because the table is partitioned, or
+    needs more of a reader than the first version of Delta's protocol; or if Spark would read another file than a path names, or
+    none. Raises the errors of `Folder.delta_if_kept`.
     """
-    handle = folder.delta(version)
+    handle = folder.delta_if_kept(version)
+    if handle is None:
+        return None
     with folder.reading():
         if handle.protocol().min_reader_version > 1 or handle.metadata().partition_columns:
             return None

@@ -85,7 +85,10 @@ def build(
             EQUALS_REBUILD,
             asset=key,
             blocking=True,
-            description="A few groups, computed again from the same versions of the inputs, have the same rows.",
+            description="A few groups, computed again from the same versions of the inputs, have the same rows."
+            if declaration.totals is None
+            else f"The totals, computed again from the same versions of the inputs, are the same. If the driving table has more than "
+            f"{checking.MOST_REBUILT:,} rows, they are only compared with the digest that the newest run recorded.",
         ),
         *(
             dg.AssetCheckSpec(

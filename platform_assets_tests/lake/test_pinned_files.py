@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from platform_assets.lake import pinned_files
+from platform_assets.errors import LakeUnavailableError
+from platform_assets.lake import location, pinned_files
 from platform_assets.lake.location import Folder
 from platform_assets.lake.pinned_files import Bounds, Function, Wanted
 from platform_assets_tests.conftest import SEED
@@ -209,3 +210,23 @@ def test_null_is_wanted_only_if_it_is_among_the_values() -> None:
         assert given is not None
         assert (given.may_be_in(some, is_utc=True), given.may_be_in(none, is_utc=True)) == expected
         assert given.may_be_in(None, is_utc=True)
+
+
+def test_a_version_that_the_log_no_longer_has_is_left_to_deltas_reader_and_other_errors_are_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        write_deltalake(tmp_path, pa.table({"n": [number]}), mode="append")
+    DeltaTable(tmp_path, version=3).create_checkpoint()
+    folder = Folder.at(tmp_path)
+    for number in (0, 1):
+        (tmp_path / f"_delta_log/{number:020}.json").unlink()
+    found = [pinned_files.with_values(folder, number, [], is_utc=True) for number in range(5)]
+    assert [each is None for each in found] == [True, True, True, False, False]
+
+    def unavailable(*_: object, **__: object) -> None:
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(location, "DeltaTable", unavailable)
+    with pytest.raises(LakeUnavailableError):
+        pinned_files.with_values(folder, 4, [], is_utc=True)

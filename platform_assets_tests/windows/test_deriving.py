@@ -84,8 +84,7 @@ def test_a_run_replaces_only_the_groups_that_changed_windows_touch(tmp_path: Pat
     assert rows_of(lake.lake, "delays_by_day") == expected(lake)
 
 
-def test_a_server_that_fails_is_not_asked_for_files(tmp_path: Path) -> None:
-    """The next query reports the failure, as an error of the table."""
+def test_a_server_that_fails_is_reported_as_an_error_of_the_table(tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 
     class Failing:
@@ -96,9 +95,9 @@ def test_a_server_that_fails_is_not_asked_for_files(tmp_path: Path) -> None:
     lake, failing = Flights(tmp_path), cast("Connection", Failing)
     engine = DerivingEngine(failing, "delays_by_day", BY_DAY.by)
     table = PinnedInput("decoded/flights", Folder.at(lake.path), lake.version)
-    assert engine.records(table, ()) is None
-    with pytest.raises(DerivedQueryError, match="the session has ended"):
-        engine.prepare(0)
+    for use in (lambda: engine.records(table, ()), lambda: engine.prepare(0)):
+        with pytest.raises(DerivedQueryError, match="the session has ended"):
+            use()
 
 
 def test_a_group_column_can_have_the_name_of_a_function() -> None:

@@ -185,6 +185,47 @@ def test_all_totals_are_computed_if_too_many_change_or_an_old_version_is_gone(
     assert plain(rows_of(lake.lake, "delays")) == plain(judged(EXPECTED_DELAYS, flights=lake.table()))
 
 
+@pytest.mark.long
+@pytest.mark.spark
+def test_totals_that_are_wrong_or_cannot_be_computed_again_are_found(
+    tmp_path: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed, lake = random.Random(1), Flights(tmp_path)
+    lake.load(0, flights(seed, 9))
+    run(lake, DELAYS, connection)
+    lake.load(0, flights(seed, 9))
+    differences = queries.TotalsQueries.differences
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            queries.TotalsQueries, "differences", lambda self, then, now: differences(self, then.limit(0), now)
+        )
+        done = run(lake, DELAYS, connection).made
+    assert done.derivation.extent == "groups"
+    for each in ("seed", None):
+        assert "flights" in checking.compare(lake.lake, DELAYS, connection, done, seed=each).columns
+    lake.load(1, flights(seed, 9))
+    DeltaTable(lake.path).create_checkpoint()
+    for number in range(lake.version):
+        (lake.path / f"_delta_log/{number:020}.json").unlink()
+    monkeypatch.setattr(checking, "MOST_REBUILT", -1)
+    assert checking.compare(lake.lake, DELAYS, connection, done, seed="seed").unknown
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("value", [str(2**62), f"CAST('{'9' * 38}' AS DECIMAL(38))"])
+def test_a_sum_that_is_too_large_is_an_error_without_ansi_mode_too(connection: Connection, value: str) -> None:
+    from pyspark.errors import PySparkException
+
+    spark = connection()
+    frame = spark.sql(f"SELECT 'a' AS window, 1 AS carrier, {value} AS late FROM range(2)")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        with pytest.raises(PySparkException, match="the sum of 'late' has too many digits"):
+            queries.TotalsQueries(Totals("n", ("late",)), ["window"]).of(frame).collect()
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("select", "given", "message"),

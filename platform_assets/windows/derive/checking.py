@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from platform_assets.decoding import expectations
 from platform_assets.engines.deriving import DerivingEngine, PinnedInput
-from platform_assets.errors import ConfigurationError, DerivedQueryError, PlatformError
+from platform_assets.errors import ConfigurationError, DerivedQueryError
 from platform_assets.lake import delta_log, derived_table
 from platform_assets.lake.derived_table import Made
 from platform_assets.lake.location import Lake
@@ -118,11 +118,10 @@ def compare(
 
 
 def _is_large(updater: Updater, pinned: Mapping[Input, PinnedInput]) -> bool:
-    """Return True if totals have too many rows to compute all of them after each run, or if their number is no longer known."""
-    try:
-        return updater.records(pinned) > MOST_REBUILT
-    except PlatformError:
-        return True
+    """Return True if totals have too many rows to compute all of them after each run. Of a version that the log no longer has, no
+    row can be computed, so this is False, and the computation says why."""
+    driving = pinned[updater.query.driving]
+    return driving.folder.delta_if_kept(driving.version) is not None and updater.records(pinned) > MOST_REBUILT
 
 
 def _sampled(any_groups: pa.Table, replaced: pa.Table | None, seed: str) -> pa.Table:

@@ -397,6 +397,8 @@ class Updater:
                 raise AllRowsNeededError("the totals before and after do not differ by what the changed groups added")
         whole = last.whole - replaced + written
         derivation = self._derivation(unique, pinned, plan, "groups", replaced, written, whole)
+        # Before the commit, so that a server that fails here does not fail a run whose commit was made.
+        stack.close()
         return self._commit(handle, derivation, [*new, *kept], removed, None)
 
     @property
