@@ -18,7 +18,7 @@ from platform_assets.checks import state as state_checks
 from platform_assets.cli.state_snippets import fresh_view
 from platform_assets.engines import changes as engine
 from platform_assets.engines.folding import fold
-from platform_assets.errors import StateOutdatedError
+from platform_assets.errors import ConfigurationError, StateOutdatedError
 from platform_assets.ledger.entries import RecordedCut
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.state import NO_KEY, TRUNCATE, StateDeclaration
@@ -449,23 +449,20 @@ def test_a_row_from_before_a_snapshot_is_found(tmp_path: Path, monkeypatch: pyte
     assert f"before the snapshot that began in window {keys[1]}" in results[state_checks.EQUALS].headline
 
 
-def test_a_snapshot_in_several_partitions_deletes_nothing_and_is_named(tmp_path: Path) -> None:
+def test_whole_snapshots_in_several_partitions_are_refused_and_partial_ones_are_not(tmp_path: Path) -> None:
     topic = DecodedTopic(tmp_path, "orders", DECODE)
     topic.state, topic.partitions = WHOLE, 2
-    (key,) = topic.load([*KILLED, *AGAIN, *ENDED])
+    # Also if no row of the snapshot is in the other partition.
+    (key,) = topic.load([KILLED[0], Note("c", 4, "streamed").record])
     topic.decode()
+    with pytest.raises(
+        ConfigurationError, match=rf"window {key} has offsets of partition 1, and .snapshots: whole.*Leave"
+    ):
+        topic.changer.make(key)
+    topic.state = STATE
     topic.changer.make(key)
-    state = TopicState("orders", WHOLE, topic.lake)
-    state.fold()
-    assert {row["id"] for row in rows(topic, "state")} == {1, 2, 3, 4}
-    windows = checks.windows_of(topic.declaration, topic.ledger)
-    found = next(f for f in checks.placed(windows).findings if "at the end of a snapshot" in f.detail)
-    assert found.detail.startswith("1 record at the end of a snapshot, in a topic with several partitions, for example")
-    assert "compare-postgres" in found.remedy
-    assert checks.may_have_deleted_rows(windows)
-    assert checks.conserved(windows).passed
-    for result in state_checks.results(topic.declaration, WHOLE, topic.ledger, seed="1"):
-        assert result.passed, result
+    TopicState("orders", STATE, topic.lake).fold()
+    assert {row["id"] for row in rows(topic, "state")} == {1, 4}
 
 
 def snapshot_row(id: int, window: str, offset: int, lsn: int, kind: str = "true") -> dict[str, Any]:

@@ -95,7 +95,8 @@ def test_a_server_that_fails_is_reported_as_an_error_of_the_table(tmp_path: Path
     lake, failing = Flights(tmp_path), cast("Connection", Failing)
     engine = DerivingEngine(failing, "delays_by_day", BY_DAY.by)
     table = PinnedInput("decoded/flights", Folder.at(lake.path), lake.version)
-    for use in (lambda: engine.records(table, ()), lambda: engine.prepare(0)):
+    uses: list[Callable[[], object]] = [lambda: engine.records(table, ()), lambda: engine.prepare(0)]
+    for use in uses:
         with pytest.raises(DerivedQueryError, match="the session has ended"):
             use()
 

@@ -91,7 +91,8 @@ class WindowChanger:
         """Make the changes of the window with this key.
 
         Raises NotLoadedError if the window is not decoded; FilesLostError if the decoded rows are not those of their
-        load; DecodingDiffersError; ConcurrentLoadError if other loads repeatedly committed the window first.
+        load; DecodingDiffersError; ConcurrentLoadError if other loads repeatedly committed the window first; and
+        ConfigurationError if the declared `snapshots` need a topic with one partition.
         """
         for attempt in range(_RACES):
             try:
@@ -143,6 +144,18 @@ class WindowChanger:
     def _decoded(self, key: str) -> Receipt | None:
         return self.ledger.receipts(self.declaration.decoded_table, [key]).get(key)
 
+    def _check_partitions(self, decoded: Receipt) -> None:
+        """Raise ConfigurationError if nothing tells which records of the window come before the beginning of a snapshot."""
+        others = [p for p, part in decoded.ranges.items() if p and part.size]
+        if others and self.declared[1].has_sweeps:
+            d = self.declaration
+            raise ConfigurationError(
+                f"{d.changes_table}: window {decoded.window.key} has offsets of partition {others[0]}, and `snapshots: whole` "
+                "needs a topic with one partition. Leave `snapshots` out under `state`, and compare the table with "
+                f"`platform-assets compare-postgres {d.topic}` after a snapshot; or make the connector's topic again with one "
+                "partition."
+            )
+
     def _once(self, key: str) -> Loaded:
         d, lake = self.declaration, self.ledger.lake
         decided = decisions.version(lake)
@@ -156,6 +169,7 @@ class WindowChanger:
             raise NotLoadedError(d.changes_table.name, d.decoded_table.name, key)
         if decoded.table_version is None or decoded.is_expired:
             return self._without_rows(decoded, known)
+        self._check_partitions(decoded)
         if not opened.columns().equals(layout):
             raise ConcurrentLoadError(d.changes_table.name, key)
         began, load_id = time.monotonic(), str(uuid.uuid4())

@@ -82,7 +82,7 @@ def test_messages_are_those_that_the_library_reads_and_writes() -> None:
     encoded = each.encode(rows)
     records: Any = {(0, n): (k, v, []) for n, (k, v) in enumerate(zip(encoded.keys, encoded.values, strict=True))}
     assert wrong(each, rows, records) == []
-    moved = {at: (k, encoded.values[(at[1] + 1) % 200], []) for at, (k, _, _) in records.items()}
+    moved: Any = {at: (k, encoded.values[(at[1] + 1) % 200], []) for at, (k, _, _) in records.items()}
     assert len(wrong(each, rows, moved)) > 150
     assert each.encode(rows.slice(37, 50)).values == encoded.values[37:87]
     assert each.encode(rows.slice(0, 0)).values == []
@@ -122,7 +122,7 @@ def test_the_schema_of_columns_is_a_proto_file() -> None:
     ],
 )
 def test_a_value_that_does_not_fit_is_named(kind: pa.DataType, value: Any, says: str) -> None:
-    first = {"x": []} if pa.types.is_struct(kind) else 0 if pa.types.is_timestamp(kind) else []
+    first: Any = {"x": []} if pa.types.is_struct(kind) else 0 if pa.types.is_timestamp(kind) else []
     rows = placed(pa.table({"c": pa.array([first, value], kind)}))
     each = encoder(rows, value=Part("protobuf", ("c",)))
     with pytest.raises(UnpublishableValueError) as caught:
