@@ -12,14 +12,13 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappush, heapreplace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 import numpy as np
 from deltalake.exceptions import DeltaError
 
 from platform_assets.checks.published_records import identity_of
-from platform_assets.checks.published_schemas import SchemaReader
 from platform_assets.checks.published_spans import Spans, Unnamed, dealt_to, match
 from platform_assets.checks.published_values import Sampled, disagreements, rows_of
 from platform_assets.errors import (
@@ -34,6 +33,9 @@ from platform_assets.model.publishing import PublishDeclaration
 from platform_assets.windows.publish.encoding import OWN_COLUMNS
 from platform_assets.windows.publish.progress import Plan, Position, Progress
 from platform_assets.windows.publish.publishing import Publisher
+
+if TYPE_CHECKING:
+    from platform_assets.checks.published_schemas import SchemaReader
 
 CHECK: Final = "published_once"
 _NAMED: Final = 10
@@ -315,6 +317,9 @@ def _compare(
     d = publisher.declaration
     form = publisher.form if known else ""
     receipts = publisher.ledger.receipts(d.windowed) if known else {}
+    # Compiled code, which definitions do not need.
+    from platform_assets.checks.published_schemas import SchemaReader
+
     reader = SchemaReader(d, lambda: publisher.schemas)
     for key, state in sorted(known.items()):
         if not whole and key not in windows:

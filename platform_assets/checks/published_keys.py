@@ -15,7 +15,6 @@ from zlib import crc32
 import pyarrow as pa
 
 from platform_assets.checks.published import Evidence
-from platform_assets.checks.published_schemas import SchemaReader
 from platform_assets.checks.published_values import Reader, Sampled, of_row, python_rows
 from platform_assets.errors import (
     ConfigurationError,
@@ -67,6 +66,9 @@ class _Sample:
 
 def gather(publisher: KeyedPublisher, progress: Callable[[str], None] = lambda text: None) -> Evidence:
     """Read the whole topic, and hold it against the newest version of the table. Raises the errors of Cluster."""
+    # Compiled code, which definitions do not need.
+    from platform_assets.checks.published_schemas import SchemaReader
+
     d, found = publisher.declaration, Evidence(unit="versions")
     target = publisher.target
     state = publisher.cluster.topic(d.topic)

@@ -18,14 +18,13 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import repeat
 from math import isfinite
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.decoding.registry.cache import Registered
 from platform_assets.errors import (
     ConfigurationError,
     UnpublishableRowError,
@@ -38,9 +37,11 @@ from platform_assets.lake.parquet import python_values
 from platform_assets.model.derived import DerivedRef
 from platform_assets.model.publishing import HEADER, POSITION, WITH_SCHEMA, Part, PublishDeclaration, Side
 from platform_assets.model.tables import StateRef, TableRef
-from platform_assets.windows.publish import forms
 from platform_assets.windows.publish.datums import Misfit
-from platform_assets.windows.publish.forms import Form
+
+if TYPE_CHECKING:
+    from platform_assets.decoding.registry.cache import Registered
+    from platform_assets.windows.publish.forms import Form
 
 OWN_COLUMNS: Final = frozenset(
     {
@@ -141,7 +142,10 @@ class Encoder:
     @cached_property
     def forms(self) -> dict[Side, Form]:
         """The forms of keys and values whose format has a schema."""
-        d, found = self.declaration, dict[Side, Form]()
+        # Compiled code, which definitions do not need.
+        from platform_assets.windows.publish import forms
+
+        d, found = self.declaration, dict[Side, forms.Form]()
         for side, part in d.sides.items():
             if part.format in WITH_SCHEMA:
                 hidden = () if part.columns else self._hidden
@@ -161,6 +165,8 @@ class Encoder:
     @property
     def schemas(self) -> dict[Side, Registered]:
         """The schemas of keys and values whose format has one."""
+        from platform_assets.decoding.registry.cache import Registered
+
         return {side: Registered(form.kind, form.text) for side, form in self.forms.items()}
 
     @property

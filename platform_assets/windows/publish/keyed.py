@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from platform_assets.decoding.registry.cache import Registered
 from platform_assets.errors import ConfigurationError, PublishingInterruptedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.publisher import Headers, Record, Session, Target, committed_records
@@ -31,7 +30,9 @@ from platform_assets.model.publishing import HEADER, PublishDeclaration, Side
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish.encoding import Encoder, hidden_in
 from platform_assets.windows.publish.progress import Kind, Plan, Published
-from platform_assets.windows.publish.schema_ids import SchemaIds, is_unused
+
+if TYPE_CHECKING:
+    from platform_assets.decoding.registry.cache import Registered
 
 _log = logger(__name__)
 
@@ -280,6 +281,9 @@ class KeyedPublisher:
         delta = folder.delta()
         encoder = self._encoder(delta)
         if any(part.registry for part in d.sides.values()):
+            # Compiled code, which definitions do not need.
+            from platform_assets.windows.publish.schema_ids import SchemaIds, is_unused
+
             topic_id = self.cluster.topic(d.topic).topic_id
             ids = SchemaIds(d, self.ledger.lake, topic_id, is_unused=lambda: is_unused(self.cluster, d.topic))
             encoder = encoder.with_heads(ids.heads(encoder.schemas, send=send))

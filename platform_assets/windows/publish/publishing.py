@@ -14,14 +14,13 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.decoding.registry.cache import Registered
 from platform_assets.errors import (
     ConfigurationError,
     PublishedRowsLostError,
@@ -52,7 +51,6 @@ from platform_assets.windows.publish.progress import (
     key_of,
     parsed_key,
 )
-from platform_assets.windows.publish.schema_ids import SchemaIds, is_unused
 from platform_assets.windows.publish.transactions import (
     Count,
     Records,
@@ -61,6 +59,9 @@ from platform_assets.windows.publish.transactions import (
     changes_as_records,
     identities,
 )
+
+if TYPE_CHECKING:
+    from platform_assets.decoding.registry.cache import Registered
 
 _log = logger(__name__)
 
@@ -362,6 +363,9 @@ class Publisher:
 
     def _sending(self, topic_id: str) -> Encoder:
         """Return the encoder for records that are sent. Raises the errors of `SchemaIds.heads`."""
+        # Compiled code, which definitions do not need.
+        from platform_assets.windows.publish.schema_ids import SchemaIds, is_unused
+
         encoder = self._encoder()
         return encoder.with_heads(
             SchemaIds(
@@ -377,6 +381,8 @@ class Publisher:
         encoder = self._encoder()
         if not any(part.registry for part in self.declaration.sides.values()):
             return encoder
+        from platform_assets.windows.publish.schema_ids import SchemaIds
+
         topic_id = self.cluster.topic(self.declaration.topic).topic_id
         return encoder.with_heads(
             SchemaIds(self.declaration, self.ledger.lake, topic_id).heads(encoder.schemas, send=False)
