@@ -23,7 +23,6 @@ from platform_assets.model.state import (
     NO_VERSION,
     REFUSED,
     SEVERAL_PARTITIONS,
-    SNAPSHOT_END,
     SUPERSEDED,
     TRUNCATE,
 )
@@ -44,9 +43,6 @@ _REMEDY: Final[Mapping[str, str]] = {
     TRUNCATE: "The rows that the truncate removed from the database are still in the state: in a topic with one partition, it "
     "would delete them. For each of them, produce a record with its key and without a value. In the database, use DELETE instead "
     "of TRUNCATE on this table from now on.",
-    SNAPSHOT_END: "Rows that were deleted in the database before this snapshot may still be in the state: in a topic with one "
-    "partition, the end of the snapshot would delete them. `platform-assets compare-postgres` names them as extra rows. For each "
-    "of them, produce a record with its key and without a value, or let the connector write to a new topic with one partition.",
 }
 
 
@@ -133,7 +129,7 @@ def placed(windows: Windows) -> CheckResult:
     a producer chose, because they are in several partitions."""
     table, found = windows.of_changes.table, list[Finding]()
     for key, receipt in sorted(windows.changes.items()):
-        for name in (*REFUSED, SEVERAL_PARTITIONS, SNAPSHOT_END):
+        for name in (*REFUSED, SEVERAL_PARTITIONS):
             if receipt.figures is None or name not in receipt.figures:
                 continue
             of = receipt.figures[name]
@@ -156,15 +152,13 @@ def placed(windows: Windows) -> CheckResult:
             f"; {counted(several, 'key')} had records in several partitions of a window, between which the order is fixed but "
             "arbitrary"
         )
-    if _figure(windows, SNAPSHOT_END):
-        headline += "; the end of a snapshot deleted no key, because the topic has several partitions"
     figures = (("refused", refused), ("keys_in_several_partitions", several))
     return CheckResult(PLACED, table, tuple(found), headline, figures)
 
 
-def may_have_deleted_rows(windows: Windows) -> bool:
-    """Return True if the state may have rows that the database had no more at a truncate, or at a snapshot."""
-    return _figure(windows, TRUNCATE) + _figure(windows, SNAPSHOT_END) > 0
+def has_truncates(windows: Windows) -> bool:
+    """Return True if the state has rows that a truncate may have removed from the database."""
+    return _figure(windows, TRUNCATE) > 0
 
 
 def audit(

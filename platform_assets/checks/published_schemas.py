@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import fastavro
@@ -34,6 +34,8 @@ from platform_assets.model.publishing import PublishDeclaration, Side
 from platform_assets.windows.publish.forms import is_same
 
 _HEAD: Final = struct.Struct(">bI")
+_SCHEMAS: Final = 32
+"""Number of schemas that are kept in the form in which the libraries read with them."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EXACT: Final = Context(prec=100)
 _UNREADABLE: Final = (
@@ -86,7 +88,7 @@ class SchemaReader:
                 return _is_protobuf(
                     schema.text, given, row, types, wanted, self.declaration.name_of(side), named=part.registry
                 )
-            return _is_avro(json.loads(schema.text), given, row, types, wanted)
+            return _is_avro(schema.text, given, row, types, wanted)
         except _UNREADABLE:
             return False
 
@@ -115,15 +117,22 @@ class SchemaReader:
         return found if is_same(self._own[side], found) else None
 
 
+@lru_cache(maxsize=_SCHEMAS)
+def _avro_schemas(text: str) -> tuple[Any, Any]:
+    """Return a schema as fastavro reads with it, and with each name replaced by its definition."""
+    schema = json.loads(text)
+    # Without logical types: fastavro has no times after the year 9999, and rounds decimals.
+    return fastavro.parse_schema(_plain(schema)), fastavro.schema.expand_schema(schema)
+
+
 def _is_avro(
-    schema: Any, given: bytes, row: Mapping[str, Any], types: Mapping[str, pa.DataType], wanted: set[str] | None
+    text: str, given: bytes, row: Mapping[str, Any], types: Mapping[str, pa.DataType], wanted: set[str] | None
 ) -> bool:
     stream = io.BytesIO(given)
-    # Without logical types: fastavro has no times after the year 9999, and rounds decimals.
-    found: Any = fastavro.schemaless_reader(stream, fastavro.parse_schema(_plain(schema)), None)
+    reader, schema = _avro_schemas(text)
+    found: Any = fastavro.schemaless_reader(stream, reader, None)
     if stream.read(1):
         return False
-    schema = fastavro.schema.expand_schema(schema)
     column: str
     if isinstance(schema, dict) and schema["type"] == "record":
         fields = {each["name"]: each["type"] for each in schema["fields"]}
@@ -202,6 +211,13 @@ def _micros(value: datetime) -> int:
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
+@lru_cache(maxsize=_SCHEMAS)
+def _message_class(text: str, name: str) -> Any:
+    files = descriptor_pb2.FileDescriptorSet()
+    files.ParseFromString(descriptor_set(text, {}))
+    return class_of(files.file, name)
+
+
 def _is_protobuf(
     text: str,
     given: bytes,
@@ -215,9 +231,7 @@ def _is_protobuf(
     """Return True if a message has the content of a row. If it is `named`, the indexes of the first message precede it."""
     if named and given[:1] != b"\0":
         return False
-    files = descriptor_pb2.FileDescriptorSet()
-    files.ParseFromString(descriptor_set(text, {}))
-    message = class_of(files.file, name)()
+    message = _message_class(text, name)()
     message.ParseFromString(given[1:] if named else given)
     fields = set(message.DESCRIPTOR.fields_by_name)
     if fields != (wanted or fields) or len(UnknownFieldSet(message)):

@@ -39,7 +39,6 @@ from platform_assets.model.state import (
     NO_VERSION,
     RECORD_KEY,
     SEVERAL_PARTITIONS,
-    SNAPSHOT_END,
     SUPERSEDED,
     TRUNCATE,
     StateDeclaration,
@@ -168,7 +167,6 @@ class Choice:
     """Partition and offset of the last truncate."""
     _of_snapshots: dict[tuple[bool, int, int], int] = field(default_factory=dict)
     """The offset of the first row of an attempt, by whether it ends it, its partition, and the attempt's log position."""
-    _ended: Figures = field(default_factory=Figures)
 
     @property
     def columns(self) -> list[str]:
@@ -228,8 +226,6 @@ class Choice:
         """Return the figures that are not zero, but always the number of superseded records."""
         refused = sum(figures.failing for figures in self._refused.values())
         found = {SUPERSEDED: Figures(self._rows, self._rows - refused - chosen), SEVERAL_PARTITIONS: several}
-        if self.partitions > 1:
-            found[SNAPSHOT_END] = self._ended
         return {name: f for name, f in {**found, **self._refused}.items() if f.failing or name == SUPERSEDED}
 
     def _without_truncates(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -243,14 +239,11 @@ class Choice:
 
     def _note_snapshots(self, rows: pa.RecordBatch) -> None:
         read = sweeps.snapshot_rows(rows, self.state)
-        ends = sweeps.ends(read, self.state)
-        for is_end, own in ((False, read), (True, ends)):
+        for is_end, own in ((False, read), (True, sweeps.ends(read, self.state))):
             held = pa.table({"partition": own[_PARTITION], "lsn": own[self.state.lsn], "offset": own[_OFFSET]})
             for row in held.group_by(["partition", "lsn"]).aggregate([("offset", "min")]).to_pylist():
                 place = (is_end, row["partition"], row["lsn"])
                 self._of_snapshots[place] = min(row["offset_min"], self._of_snapshots.get(place, row["offset_min"]))
-        if ends.num_rows:
-            self._ended += Figures(0, ends.num_rows, _samples(in_order(ends.select([_PARTITION, _OFFSET]))))
 
     def _without(self, rows: pa.RecordBatch, refused: pa.BooleanArray, name: str) -> pa.RecordBatch:
         """Return the rows that are not refused, and count the others."""

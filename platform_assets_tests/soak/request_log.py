@@ -275,7 +275,9 @@ def judge(expected: Mapping[Key, Row], read: Iterable[Read]) -> Judgment:
         if (parsed := each.parsed) is not None and parsed[0] in expected:
             found.setdefault(parsed[0], []).append(parsed[1])
         else:
-            foreign.append(f"{each.key!r}: {each.value!r} is of no window and service of the notes")
+            foreign.append(
+                f"{each.key!r}: {each.value!r} has a window or a service that the producer did not write down"
+            )
     doubled = {place: rows for place, rows in found.items() if len(rows) > 1}
     lost = sorted(expected.keys() - found.keys())
     wrong = [f"{p}: {rows[-1]} in place of {expected[p]}" for p, rows in found.items() if rows[-1] != expected[p]]

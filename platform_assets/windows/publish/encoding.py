@@ -31,13 +31,15 @@ from platform_assets.errors import (
     UnpublishableTombstoneError,
     UnpublishableValueError,
 )
+from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.publisher import Headers, Placed, Record
 from platform_assets.lake.decoded_table import KEY, KEY_RESCUED, RESCUED, TOMBSTONE
+from platform_assets.lake.location import Lake
 from platform_assets.lake.parquet import python_values
 from platform_assets.model.derived import DerivedRef
 from platform_assets.model.publishing import HEADER, POSITION, WITH_SCHEMA, Part, PublishDeclaration, Side
 from platform_assets.model.tables import StateRef, TableRef
-from platform_assets.windows.publish.datums import Misfit
+from platform_assets.windows.publish.datums import END_OF_TIMES, FIRST_TIME, Misfit
 
 if TYPE_CHECKING:
     from platform_assets.decoding.registry.cache import Registered
@@ -56,9 +58,6 @@ _NULL: Final = "null"
 _TOGETHER: Final = 256
 _NO_BYTES: Final = np.zeros(1, np.uint8)
 _NO_LONGS: Final = np.zeros(1, np.int64)
-_FIRST_TIME: Final = -62_135_596_800_000_000
-_END_OF_TIMES: Final = 253_402_300_800_000_000
-"""Microseconds from 1970 to the year 1, and to the year 10000, exclusive."""
 _SHOWN: Final = 60
 _CHECKED: Final = 50_000
 _CHECKED_BYTES: Final = 64 << 20
@@ -158,9 +157,19 @@ class Encoder:
                     raise ConfigurationError(f"{side} of {d.name}: {e}") from e
         return found
 
-    def with_heads(self, heads: Mapping[Side, bytes]) -> Encoder:
-        """Return an encoder with these bytes before the data of keys and values."""
-        return replace(self, heads=heads)
+    def naming_schemas(self, lake: Lake, cluster: Cluster, *, send: bool, topic_id: str | None = None) -> Encoder:
+        """Return an encoder whose keys and values name their schemas, if that is declared. By default, `topic_id` is the id
+        that the topic has now; `send` is as for `SchemaIds.heads`. Raises the errors of `SchemaIds.heads`."""
+        d = self.declaration
+        if not any(part.registry for part in d.sides.values()):
+            return self
+        # Compiled code, which definitions do not need.
+        from platform_assets.windows.publish.schema_ids import SchemaIds, is_unused
+
+        if topic_id is None:
+            topic_id = cluster.topic(d.topic).topic_id
+        ids = SchemaIds(d, lake, topic_id, is_unused=lambda: is_unused(cluster, d.topic))
+        return replace(self, heads=ids.heads(self.schemas, send=send))
 
     @property
     def schemas(self) -> dict[Side, Registered]:
@@ -366,7 +375,7 @@ class Encoder:
 
     def _in_years(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         numbers = column.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
-        inside = pc.and_(pc.greater_equal(numbers, _FIRST_TIME), pc.less(numbers, _END_OF_TIMES))
+        inside = pc.and_(pc.greater_equal(numbers, FIRST_TIME), pc.less(numbers, END_OF_TIMES))
         if pc.all(pc.fill_null(inside, True), min_count=0).as_py():
             return column
         if self.declaration.non_finite == "refuse":

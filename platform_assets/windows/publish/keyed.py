@@ -279,14 +279,7 @@ class KeyedPublisher:
         d = self.declaration
         folder = self.ledger.lake.table(d.table)
         delta = folder.delta()
-        encoder = self._encoder(delta)
-        if any(part.registry for part in d.sides.values()):
-            # Compiled code, which definitions do not need.
-            from platform_assets.windows.publish.schema_ids import SchemaIds, is_unused
-
-            topic_id = self.cluster.topic(d.topic).topic_id
-            ids = SchemaIds(d, self.ledger.lake, topic_id, is_unused=lambda: is_unused(self.cluster, d.topic))
-            encoder = encoder.with_heads(ids.heads(encoder.schemas, send=send))
+        encoder = self._encoder(delta).naming_schemas(self.ledger.lake, self.cluster, send=send)
         found: Rows = {}
         number = 0
         for batch in self._batches(folder, delta, encoder.columns if see is None else None):

@@ -17,7 +17,7 @@ from platform_assets.decoding.avro.types import BadSchema
 from platform_assets.decoding.protobuf.compiler import descriptor_set
 from platform_assets.errors import ConfigurationError
 from platform_assets.windows.publish import datums
-from platform_assets.windows.publish.datums import Datums, Marks, Misfit
+from platform_assets.windows.publish.datums import END_OF_TIMES, FIRST_TIME, Datums, Marks, Misfit
 
 KIND: Final = "PROTOBUF"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -40,9 +40,6 @@ _PLAIN: Final = {
 _VARINT, _FIXED64, _SIZED, _FIXED32 = 0, 1, 2, 5
 _FIRST_MESSAGE: Final = b"\0"
 """Message indexes of the first message of a file, as Confluent's serializers write them."""
-_FIRST_TIME: Final = -62_135_596_800_000_000
-_END_OF_TIMES: Final = 253_402_300_800_000_000
-"""Microseconds from 1970 to the year 1, and to the year 10000, exclusive: the limits of a Timestamp."""
 
 
 def derived(fields: Sequence[pa.Field], name: str) -> str:
@@ -282,7 +279,7 @@ def _decimals(column: pa.Array) -> pa.Array:
 
 
 def _times(micros: datums.Longs, place: str, alive: Marks) -> Datums:
-    inside = (micros >= _FIRST_TIME) & (micros < _END_OF_TIMES)
+    inside = (micros >= FIRST_TIME) & (micros < END_OF_TIMES)
     datums.require(inside | ~alive, place, "is a time outside the years 1 to 9999")
     seconds, nanos = micros // 1_000_000, micros % 1_000_000 * 1_000
     parts = [

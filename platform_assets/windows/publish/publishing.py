@@ -124,9 +124,10 @@ class Publisher:
         self.target.require_same(Topics(topics.target, session.progress.topic_id), topics)
         known, receipts = self._known(session.progress, topics.target, recorded), self._receipts()
         plan = self._plan(known, receipts)
-        encoder = self._sending(topics.target) if plan.behind else None
-        # Before anything is sent: until it is compared with a later load, VACUUM must keep what is published.
+        encoder = None
         if plan.behind:
+            encoder = self._encoder().naming_schemas(self.ledger.lake, self.cluster, send=True, topic_id=topics.target)
+            # Before anything is sent: until it is compared with a later load, VACUUM must keep what is published.
             pins = {key: [p.load] if p.base is None or p.is_complete else [p.base, p.load] for key, p in known.items()}
             for key in (*plan.new, *plan.again):
                 pins.setdefault(key, []).append(_load_of(receipts[key]))
@@ -361,33 +362,6 @@ class Publisher:
                 found.append(("added" if was is None else "changed", position, *now))
         return found, silent
 
-    def _sending(self, topic_id: str) -> Encoder:
-        """Return the encoder for records that are sent. Raises the errors of `SchemaIds.heads`."""
-        # Compiled code, which definitions do not need.
-        from platform_assets.windows.publish.schema_ids import SchemaIds, is_unused
-
-        encoder = self._encoder()
-        return encoder.with_heads(
-            SchemaIds(
-                self.declaration,
-                self.ledger.lake,
-                topic_id,
-                is_unused=lambda: is_unused(self.cluster, self.declaration.topic),
-            ).heads(encoder.schemas, send=True)
-        )
-
-    def _reading(self) -> Encoder:
-        """Return the encoder for records that are compared with the topic."""
-        encoder = self._encoder()
-        if not any(part.registry for part in self.declaration.sides.values()):
-            return encoder
-        from platform_assets.windows.publish.schema_ids import SchemaIds
-
-        topic_id = self.cluster.topic(self.declaration.topic).topic_id
-        return encoder.with_heads(
-            SchemaIds(self.declaration, self.ledger.lake, topic_id).heads(encoder.schemas, send=False)
-        )
-
     @property
     def schemas(self) -> dict[Side, Registered]:
         """The schemas of keys and values whose format has one."""
@@ -437,7 +411,8 @@ class Publisher:
         self, key: str, load: Load, numbers: Iterable[int]
     ) -> tuple[dict[Position, Content], dict[int, npt.NDArray[np.int32]]]:
         """Return the rows of a load, and the partition of each out of each of these numbers of partitions."""
-        encoder, d = self._reading(), self.declaration
+        d = self.declaration
+        encoder = self._encoder().naming_schemas(self.ledger.lake, self.cluster, send=False)
         rows = loads.read(self.ledger, d.windowed, key, load, encoder.wanted, d.topic)
         encoded = encoder.encode(rows)
         choices = {number: partitions(encoded.key_column, rows, number) for number in {*numbers}}
