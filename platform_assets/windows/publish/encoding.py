@@ -1,24 +1,16 @@
 """Rows of a table as keys, values and headers of Kafka records.
 
-JSON is built column by column with Arrow, and joined per row by a kernel, which takes a fraction of the time of Python's
-encoder. Nested columns go through Python. Integers keep all their digits, decimals are strings unless declared as numbers,
-timestamps are ISO 8601 in UTC with microseconds, and binary columns are base64. Formats with a schema have modules of
-their own, such as `avro`.
+Each format has a module of its own, such as `json_texts` and `avro`.
 """
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from functools import cached_property
 from hashlib import sha256
 from itertools import repeat
-from math import isfinite
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +19,6 @@ import pyarrow.compute as pc
 
 from platform_assets.errors import (
     ConfigurationError,
-    UnpublishableRowError,
     UnpublishableTombstoneError,
     UnpublishableValueError,
 )
@@ -39,7 +30,8 @@ from platform_assets.lake.parquet import python_values
 from platform_assets.model.derived import DerivedRef
 from platform_assets.model.publishing import HEADER, POSITION, WITH_SCHEMA, Part, PublishDeclaration, Side
 from platform_assets.model.tables import StateRef, TableRef
-from platform_assets.windows.publish.datums import END_OF_TIMES, FIRST_TIME, Misfit
+from platform_assets.windows.publish.datums import Misfit
+from platform_assets.windows.publish.json_texts import JsonTexts
 
 if TYPE_CHECKING:
     from platform_assets.decoding.registry.cache import Registered
@@ -53,8 +45,6 @@ OWN_COLUMNS: Final = frozenset(
 )
 """Columns of the platform, which a JSON object has only if the declaration names them."""
 _OF_STATE: Final = OWN_COLUMNS | {KEY, "generation"}
-_NEEDS_ESCAPES: Final = r'["\\\x00-\x1f\x7f]'
-_NULL: Final = "null"
 _TOGETHER: Final = 256
 _NO_BYTES: Final = np.zeros(1, np.uint8)
 _NO_LONGS: Final = np.zeros(1, np.int64)
@@ -200,11 +190,7 @@ class Encoder:
                 self._with_schema(form, side, part)
         as_text = [c for side in self.declaration.sides if side not in self.forms for c in self._of(side)]
         for name in dict.fromkeys([*as_text, *(column for _, column in self.declaration.headers)]):
-            kind = rows.schema.field(name).type
-            if pa.types.is_floating(kind):
-                self._finite(rows[name], name)
-            elif pa.types.is_timestamp(kind):
-                self._in_years(rows[name], name)
+            self._texts.check(rows[name], name)
 
     @cached_property
     def digest(self) -> str:
@@ -287,12 +273,7 @@ class Encoder:
         part, names = self.declaration.sides[side], self._of(side)
         if part.format != "json":
             return self._single(rows[names[0]], part.format, names[0])
-        if not names:
-            return pa.chunked_array([pa.array([b"{}"] * rows.num_rows, pa.large_binary())])
-        literals = [self._literals(rows[name], name) for name in names]
-        openings = ["," + json.dumps(name, ensure_ascii=False) + ":" for name in names]
-        openings[0] = "{" + openings[0][1:]
-        return pa.chunked_array([_joined(literals, [*openings, "}"], rows.num_rows)])
+        return pa.chunked_array([self._texts.objects(rows, names)])
 
     def _with_schema(self, form: Form, side: Side, rows: pa.Table) -> pa.LargeBinaryArray:
         alive = np.ones(rows.num_rows, bool)
@@ -317,139 +298,16 @@ class Encoder:
         if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
             return column.cast(pa.large_binary())
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            texts = column
-        elif kind == "bytes":
+            return column.cast(pa.large_binary())
+        if kind == "bytes":
             raise ConfigurationError(
                 f"column {name!r} of {self.declaration.table} is {column.type}, which has no bytes of its own: use format text"
             )
-        else:
-            literals = self._literals(column, name)
-            texts = pc.if_else(
-                pc.is_valid(column), pc.utf8_trim(literals, characters='"'), pa.scalar(None, pa.string())
-            )
-        return texts.cast(pa.large_binary())
+        return pa.chunked_array([self._texts.plain(column, name)])
 
-    def _literals(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-        """Return each value of a column as JSON."""
-        kind = column.type
-        if pa.types.is_boolean(kind):
-            found = pc.if_else(column, "true", "false")
-        elif pa.types.is_integer(kind):
-            found = column.cast(pa.string())
-        elif pa.types.is_floating(kind):
-            found = self._floats(column, name)
-        elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            found = _strings(column)
-        elif pa.types.is_decimal(kind):
-            found = self._decimals(column)
-        elif pa.types.is_date(kind):
-            found = pc.binary_join_element_wise('"', column.cast(pa.string()), '"', "")
-        elif pa.types.is_timestamp(kind) and kind.tz in ("UTC", "+00:00"):
-            found = pc.binary_join_element_wise('"', _times(self._in_years(column, name)), 'Z"', "")
-        else:
-            values = python_values(column.combine_chunks())
-            plain = [_NULL if v is None else self._json(v, kind, name) for v in values]
-            return pa.chunked_array([pa.array(plain, pa.string())])
-        return pc.fill_null(found, _NULL)
-
-    def _floats(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-        return self._finite(column, name).cast(pa.string())
-
-    def _finite(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-        finite = pc.fill_null(pc.is_finite(column), True)
-        if pc.all(finite, min_count=0).as_py():
-            return column
-        if self.declaration.non_finite == "refuse":
-            self._refuse(name)
-        return pc.if_else(finite, column, pa.scalar(None, column.type))
-
-    def _decimals(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        texts = column.cast(pa.string())
-        if pc.any(pc.match_substring(texts, "E")).as_py():
-            # Arrow writes some small numbers with an exponent.
-            plain = [None if v is None else format(v, "f") for v in column.to_pylist()]
-            texts = pa.chunked_array([pa.array(plain, pa.string())])
-        if self.declaration.decimals == "number":
-            return texts
-        return pc.binary_join_element_wise('"', texts, '"', "")
-
-    def _in_years(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-        numbers = column.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
-        inside = pc.and_(pc.greater_equal(numbers, FIRST_TIME), pc.less(numbers, END_OF_TIMES))
-        if pc.all(pc.fill_null(inside, True), min_count=0).as_py():
-            return column
-        if self.declaration.non_finite == "refuse":
-            self._refuse(name, "a time outside the years 1 to 9999")
-        return pc.if_else(inside, column, pa.scalar(None, column.type))
-
-    def _refuse(self, name: str, what: str = "a number that is not finite (NaN or infinity)") -> None:
-        raise UnpublishableRowError(self.declaration.topic, self.declaration.table.name, name, what)
-
-    def _json(self, value: Any, kind: pa.DataType, name: str) -> str:
-        return _compact(self._plain(value, kind, name))
-
-    def _plain(self, value: Any, kind: pa.DataType, name: str) -> Any:
-        """Return a nested value with only what JSON has."""
-        if value is None or isinstance(value, str | bool | int):
-            return value
-        if pa.types.is_struct(kind):
-            return {f.name: self._plain(value[f.name], f.type, f"{name}.{f.name}") for f in kind}
-        if pa.types.is_map(kind):
-            keys = [(self._plain(k, kind.key_type, name), v) for k, v in value]
-            return {k if isinstance(k, str) else _compact(k): self._plain(v, kind.item_type, name) for k, v in keys}
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            return [self._plain(v, kind.value_type, name) for v in value]
-        if isinstance(value, float):
-            if isfinite(value):
-                # The shortest text that a reader of this width turns into the same number.
-                return _Number(str(pa.scalar(value, kind).cast(pa.string())))
-            if self.declaration.non_finite == "refuse":
-                self._refuse(name)
-            return None
-        if isinstance(value, Decimal):
-            text = format(value, "f")
-            return _Number(text) if self.declaration.decimals == "number" else text
-        if isinstance(value, bytes):
-            return b64encode(value).decode()
-        if isinstance(value, datetime):
-            return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
-        if isinstance(value, date):
-            return value.isoformat()
-        raise ConfigurationError(f"column {name!r} has type {kind}, which cannot be published as JSON")
-
-
-class _Number(str):
-    """A number's own text, which JSON shows without quotes."""
-
-    __slots__ = ()
-
-
-def _compact(value: Any) -> str:
-    if isinstance(value, _Number):
-        return str(value)
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(k, ensure_ascii=False)}:{_compact(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_compact, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _joined(columns: Sequence[pa.ChunkedArray], openings: Sequence[str], rows: int) -> pa.LargeBinaryArray:
-    """Return the texts of columns joined row by row, each after its opening, and the last opening at the end."""
-    from platform_assets.kernels.published import join_columns
-
-    if not rows:
-        return pa.array([], pa.large_binary())
-    texts = pa.concat_arrays([chunk.cast(pa.string()) for column in columns for chunk in column.chunks])
-    marks = [opening.encode() for opening in openings]
-    edges = np.cumsum([0, *map(len, marks)], dtype=np.int64)
-    _, bounds, data = texts.buffers()
-    edges_of_texts = np.frombuffer(bounds, np.int32, len(texts) + 1)
-    size = int(edges_of_texts[-1] - edges_of_texts[0] + rows * edges[-1])
-    into, ends = np.empty(max(size, 1), np.uint8), np.empty(rows + 1, np.int64)
-    given = np.frombuffer(data, np.uint8) if data is not None and data.size else _NO_BYTES
-    join_columns(given, edges_of_texts, rows, np.frombuffer(b"".join(marks), np.uint8), edges, into, ends)
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(into)])
+    @property
+    def _texts(self) -> JsonTexts:
+        return JsonTexts(self.declaration)
 
 
 def _parts(rows: pa.Table) -> Iterator[pa.Table]:
@@ -470,38 +328,6 @@ def _whole(column: pa.ChunkedArray) -> pa.LargeBinaryArray:
 def _listed(column: pa.LargeBinaryArray) -> list[bytes | None]:
     found: list[bytes | None] = column.to_numpy(zero_copy_only=False).tolist()
     return found
-
-
-def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return strings in quotes, escaped where necessary; nulls stay null."""
-    column = column.cast(pa.string())
-    quoted = pc.binary_join_element_wise('"', column, '"', "")
-    if not any(_may_need_escapes(chunk) for chunk in column.chunks):
-        return quoted
-    needs = pc.fill_null(pc.match_substring_regex(column, _NEEDS_ESCAPES), False)
-    if not pc.any(needs).as_py():
-        return quoted
-    escaped: Sequence[str] = [json.dumps(v, ensure_ascii=False) for v in column.filter(needs).to_pylist()]
-    mask = needs.combine_chunks() if isinstance(needs, pa.ChunkedArray) else needs
-    whole = quoted.combine_chunks() if isinstance(quoted, pa.ChunkedArray) else quoted
-    return pa.chunked_array([pc.replace_with_mask(whole, mask, pa.array(escaped, whole.type))])
-
-
-def _may_need_escapes(texts: pa.Array) -> bool:
-    """Return False only if no text has a character that JSON escapes. This is much faster than a regular expression."""
-    _, offsets, data = texts.buffers()
-    if data is None or not len(texts):
-        return False
-    bounds = np.frombuffer(offsets, np.int32, texts.offset + len(texts) + 1)
-    found = np.frombuffer(data, np.uint8)[bounds[texts.offset] : bounds[-1]]
-    return bool(((found < 0x20) | (found == ord('"')) | (found == ord("\\")) | (found == 0x7F)).any())
-
-
-def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return timestamps in UTC as ISO 8601, without the zone."""
-    # Arrow formats timestamps without a zone about ten times as fast.
-    texts = column.cast(pa.timestamp("us")).cast(pa.string())
-    return pc.replace_substring(texts, " ", "T", max_replacements=1)
 
 
 def fitting(sizes: npt.NDArray[np.int64], room: int) -> int:

@@ -14,12 +14,14 @@ import pytest
 
 from platform_assets.checks.published_values import disagreements
 from platform_assets.errors import ConfigurationError, UnpublishableRowError, UnpublishableTombstoneError
+from platform_assets.kernels.published import MOST, NUMBER, TIME, join_columns
 from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish.encoding import Encoder, fitting, partitions
 from platform_assets_tests.support.typed_rows import typed_rows
 
 TABLE = TableRef("decoded", "orders")
+WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 ROWS = pa.table(
     {
         "n": pa.array([2**63 - 1, -(2**63), None], pa.int64()),
@@ -127,6 +129,30 @@ def test_times_of_any_year_are_iso_8601_in_utc(rng: random.Random) -> None:
         for t in rows["at"].to_pylist()
     ]
     assert encoder(rows).encode(rows).values == [f'{{"at":{text}}}'.encode() for text in times]
+
+
+def test_whole_numbers_of_each_width_keep_all_digits() -> None:
+    limits = {kind: range(-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1)) for kind in WHOLE}
+    edges = [0, *(sign * (10**n + near) for n in range(19) for near in (-1, 0, 1) for sign in (-1, 1))]
+    given = {kind: [inside[0], inside[-1], None, *(n for n in edges if n in inside)] for kind, inside in limits.items()}
+    longest = max(map(len, given.values()))
+    columns = [pa.array(values + [None] * (longest - len(values)), kind) for kind, values in given.items()]
+    rows = pa.table(columns, names=[str(kind) for kind in given])
+    for part in (rows, rows.slice(2, 5)):
+        expected = [json.dumps(row, separators=(",", ":")).encode() for row in part.to_pylist()]
+        assert encoder(rows).encode(part).values == expected
+
+
+@pytest.mark.parametrize("form", range(len(MOST)))
+def test_the_longest_value_of_each_form_fits_into_its_room(form: int) -> None:
+    longest = {NUMBER: -(2**63), TIME: 253_402_300_799_999_999}.get(form, 0)
+    for valid in (0, 1):
+        into, ends = np.full(64, 0xAA, np.uint8), np.zeros(2, np.int64)
+        none, bounds = np.zeros(1, np.uint8), np.zeros(2, np.int64)
+        join_columns(np.array([form]), np.array([valid], np.uint8), np.array([longest]), none, bounds, 1, none,
+                     np.zeros(3, np.int64), into, ends)  # fmt: skip
+        assert ends[1] <= MOST[form]
+        assert (into[MOST[form] :] == 0xAA).all()
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
