@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -383,16 +384,20 @@ class Session:
 
     def _produce_placed(self, batch: Placed, is_first: bool) -> list[_Ends]:
         topic, produce, reports = self.target.topic, self.producer.produce, batch.reports()
-        places = enumerate(zip(batch.records, batch.partitions.tolist()))  # noqa: B905 - some records are left out
-        for place, ((key, value, headers), partition) in places:
-            # Most records take the short way: each argument costs time.
-            given: dict[str, Any] = {} if headers is None else {"headers": headers}
-            if place in reports:
-                given["on_delivery"] = self._reporting(reports[place])
-            try:
-                produce(topic, value, key, partition, **given) if given else produce(topic, value, key, partition)
-            except BufferError:
-                self._produce_one(topic, value, key, partition=partition, **given)
+        rows, at = zip(batch.records, batch.partitions.tolist()), 0  # noqa: B905 - some records are left out
+        for place in sorted(reports):
+            # Records of which no report is needed take a short way, because there are many.
+            for (key, value, headers), partition in islice(rows, place - at):
+                try:
+                    if headers is None:
+                        produce(topic, value, key, partition)
+                    else:
+                        produce(topic, value, key, partition, headers=headers)
+                except BufferError:
+                    self._produce_one(topic, value, key, partition=partition, headers=headers or [])
+            (key, value, headers), partition = next(rows)
+            at, told = place + 1, self._reporting(reports[place])
+            self._produce_one(topic, value, key, partition=partition, headers=headers or [], on_delivery=told)
             if is_first:
                 self.target.before_step("first")
                 is_first = False
