@@ -49,6 +49,8 @@ _TOGETHER: Final = 256
 _NO_BYTES: Final = np.zeros(1, np.uint8)
 _NO_LONGS: Final = np.zeros(1, np.int64)
 _SHOWN: Final = 60
+_IN_CACHE: Final = 16_384
+"""Number of rows that are encoded at a time. More would not stay in the processor's cache between two steps."""
 _CHECKED: Final = 50_000
 _CHECKED_BYTES: Final = 64 << 20
 _VERSION: Final = 1
@@ -213,6 +215,10 @@ class Encoder:
     def encode(self, rows: pa.Table) -> Encoded:
         """Encode the rows. Raises UnpublishableRowError if a number is not finite, or a time is not in the years 1 to 9999,
         and the declaration refuses it; also for a tombstone without the declared key."""
+        starts = range(0, max(rows.num_rows, 1), _IN_CACHE)
+        return _together([self._encode(rows.slice(start, _IN_CACHE)) for start in starts])
+
+    def _encode(self, rows: pa.Table) -> Encoded:
         rows = self._with_keys_of_tombstones(rows)
         d = self.declaration
         keys = pa.chunked_array([pa.nulls(rows.num_rows, pa.large_binary())])
@@ -308,6 +314,18 @@ class Encoder:
     @property
     def _texts(self) -> JsonTexts:
         return JsonTexts(self.declaration)
+
+
+def _together(parts: Sequence[Encoded]) -> Encoded:
+    if len(parts) == 1:
+        return parts[0]
+    return Encoded(
+        [key for part in parts for key in part.keys],
+        [value for part in parts for value in part.values],
+        None if parts[0].headers is None else [each for part in parts for each in part.headers or ()],
+        np.concatenate([part.sizes for part in parts]),
+        pa.concat_arrays([part.key_column for part in parts]),
+    )
 
 
 def _parts(rows: pa.Table) -> Iterator[pa.Table]:
