@@ -16,17 +16,20 @@ import logging
 import multiprocessing
 import signal
 import sys
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
-from dagster import DagsterRun, DefaultRunLauncher, Field, serialize_value
+from dagster import DagsterRun, DagsterRunStatus, DefaultRunLauncher, Field, serialize_value
 
 from platform_assets.services.printable import printable
 from platform_assets.services.process import start_of
 from platform_assets.services.run_process import TAGGED, execute
 
 if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
     from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext
     from dagster._serdes import ConfigurableClassData
 
@@ -85,7 +88,8 @@ class PreloadedRunLauncher(DefaultRunLauncher):
     leaves all other runs to the code server.
 
     Unlike Dagster's default launcher, this launcher can check if the process of a run is alive. Run monitoring
-    therefore finds a run whose process was killed.
+    therefore finds a run whose process was killed. If a process is killed before its run has begun, the launcher itself marks the
+    run as failed.
     """
 
     def __init__(
@@ -133,6 +137,18 @@ class PreloadedRunLauncher(DefaultRunLauncher):
             if process.pid is not None and (began := start_of(process.pid)) is not None:
                 self._instance.add_run_tags(run_id, {PROCESS_TAG: f"{process.pid}@{began}"})
                 tells.send_bytes(TAGGED)
+        threading.Thread(target=self._watch, args=(run_id, process), name=f"watch {run_id}", daemon=True).start()
+
+    def _watch(self, run_id: str, process: BaseProcess) -> None:
+        """Wait until the process of a run ends. If the run had not begun by then, mark it as failed, so that Dagster starts it again.
+        Run monitoring would notice only after `start_timeout_seconds`."""
+        process.join()
+        if process.exitcode == 0:
+            return
+        run = self._instance.get_run_by_id(run_id)
+        if run is not None and run.status in (DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING):
+            text = f"process {process.pid} ended with exit code {process.exitcode} before the run had begun"
+            self._instance.report_run_failed(run, text)
 
     def terminate(self, run_id: str) -> bool:
         """Interrupt the process of a run. This works from any process on the same machine. Return True if the run has a

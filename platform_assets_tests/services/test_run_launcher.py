@@ -191,6 +191,19 @@ def test_a_killed_process_is_noticed(instance: dg.DagsterInstance, folder: Path)
     assert launcher.check_run_worker_health(found(instance, run_id)).status is WorkerStatus.NOT_FOUND
 
 
+def test_a_process_that_is_killed_before_its_run_begins_fails_the_run_at_once(
+    instance: dg.DagsterInstance, folder: Path
+) -> None:
+    job = ReconstructableJob.for_file(str(folder / "code.py"), "working")
+    run = instance.create_run_for_job(job.get_definition(), job_code_origin=job.get_python_origin())
+    (folder / "code.py").write_text("import time\ntime.sleep(600)")
+    instance.run_launcher.launch_run(LaunchRunContext(run, None))
+    process_of(instance, run.run_id).kill()
+    assert ended(instance, run.run_id) is dg.DagsterRunStatus.FAILURE
+    (event,) = [each.message for each in instance.all_logs(run.run_id) if each.dagster_event is not None]
+    assert "exit code -9 before the run had begun" in event
+
+
 def test_another_process_is_never_taken_for_a_run_and_interrupted(
     instance: dg.DagsterInstance, folder: Path, stranger: psutil.Process
 ) -> None:
