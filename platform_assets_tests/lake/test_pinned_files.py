@@ -230,3 +230,12 @@ def test_a_version_that_the_log_no_longer_has_is_left_to_deltas_reader_and_other
     monkeypatch.setattr(location, "DeltaTable", unavailable)
     with pytest.raises(LakeUnavailableError):
         pinned_files.with_values(folder, 4, [], is_utc=True)
+
+
+def test_the_schema_of_a_version_is_the_same_text_each_time(tmp_path: Path) -> None:
+    """Versions with equal schemas are read together, and Delta's library gives the metadata of a field in any order."""
+    column = pa.field("n", pa.int64(), metadata={f"key {number}": "value" for number in range(5)})
+    write_deltalake(tmp_path, pa.table([pa.array([1])], schema=pa.schema([column])))
+    found = [pinned_files.with_values(Folder.at(tmp_path), 0, (), is_utc=True) for _ in range(20)]
+    assert len({each.schema for each in found if each is not None}) == 1
+    assert None not in found
