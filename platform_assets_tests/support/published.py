@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.model.publishing import HEADER
+from platform_assets.windows.publish.json_texts import JsonTexts
 from testbed.clients import client_settings, librdkafka
 from testbed.loads import wait_until
 
@@ -80,3 +84,13 @@ def replayed(messages: list[Message]) -> dict[tuple[str, tuple[int, int]], tuple
 def identities(messages: list[Message]) -> list[tuple[str, str, int, str]]:
     """Return the identity of each message."""
     return [(m.window, m.load_id, m.ordinal, m.kind) for m in messages]
+
+
+def with_columns(monkeypatch: pytest.MonkeyPatch, name: str, changed: Callable[[Any], Any]) -> None:
+    """Break the encoder of JSON: it writes other values of one column."""
+    objects = JsonTexts.objects
+
+    def wrong(self: JsonTexts, rows: pa.Table, names: Sequence[str]) -> pa.LargeBinaryArray:
+        return objects(self, rows.set_column(rows.column_names.index(name), name, changed(rows[name])), names)
+
+    monkeypatch.setattr(JsonTexts, "objects", wrong)

@@ -31,8 +31,8 @@ from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.model.tables import StateRef
 from platform_assets.orchestration import published
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
-from platform_assets.windows.publish import encoding
 from platform_assets.windows.publish.keyed import Change, KeyedPublisher, difference, digest_of, parts
+from platform_assets_tests.support.published import with_columns
 from platform_assets_tests.support.streams import create_again
 from testbed.clients import client_settings, librdkafka
 
@@ -119,8 +119,7 @@ def test_a_sample_is_judged_without_the_encoder(
     write(tmp_path, {1: "one", 2: "TWO", 3: None, 4: "four"})
     each.run()
     assert ((found := gather(each)).judged, found.problems) == (4, [])
-    strings = encoding._strings
-    monkeypatch.setattr(encoding, "_strings", lambda column: strings(pc.utf8_upper(column)))
+    with_columns(monkeypatch, "text", pc.utf8_upper)
     write(tmp_path, {1: "one", 2: "TWO", 3: None})
     each.run()
     (problem,) = gather(each).problems

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -30,10 +29,10 @@ from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.windows.publish import loads, publishing
-from platform_assets.windows.publish.encoding import Encoder
 from platform_assets.windows.publish.progress import Progress
 from platform_assets.windows.publish.publishing import Publisher
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
+from platform_assets_tests.support.published import with_columns
 from testbed import samples
 
 
@@ -575,12 +574,7 @@ def test_an_error_of_the_encoder_itself_is_found(tmp_path: Path, monkeypatch: py
     publisher(made, log).run()
     found = gather(publisher(made, log))
     assert (found.problems, found.judged) == ([], 10)
-    exact = Encoder._literals
-
-    def rounded(self: Encoder, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-        return exact(self, pc.round(column) if name == "amount" else column, name)
-
-    monkeypatch.setattr(Encoder, "_literals", rounded)
+    with_columns(monkeypatch, "amount", pc.round)
     wrong = Log("U")
     publisher(made, wrong).run()
     assert "is not that of row" in gather(publisher(made, wrong)).problems[0]
