@@ -22,11 +22,12 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from benchmarks.memory import most_held
 from benchmarks.rounds import alternate, middle, ratio
 from benchmarks.scenario import Bench, Goal, Measured, at_least, at_most
-from platform_assets.cli.state_snippets import fresh_view
+from platform_assets.cli.state_snippets import changes_from, fresh_view
 from platform_assets.engines.measuring import measure_of
 from platform_assets.engines.shared.session import connect
 from platform_assets.lake import data_files, new_tables
@@ -238,7 +239,8 @@ def _reads(bench: Bench, made: Changes, ideal: Path, keys: int) -> tuple[Mapping
     """Return the seconds of each read, and the goals: the state and the fresh view next to the ideal table."""
     state, pending = made.state, made.state.pending()
     session = cache(partial(connect, bench.remote))
-    codes = fresh_view(state, state.opened().live.columns.names, min(pending.windows), bench.remote)
+    since, is_folded = changes_from(pending)
+    codes = fresh_view(state, state.opened().live.columns.names, since, bench.remote, is_folded=is_folded)
     tables: Mapping[str, Callable[[str], Any]] = {
         "ideal": partial(_opened, session, ideal),
         "state": partial(_opened, session, Path(str(state.live_folder))),
@@ -246,9 +248,14 @@ def _reads(bench: Bench, made: Changes, ideal: Path, keys: int) -> tuple[Mapping
     }
     seconds: dict[str, Sequence[float]] = {}
     goals = list[Goal]()
-    for what, where in {"whole": "id >= 0", "one key": f"id = {keys // 3}"}.items():
+    reads: Mapping[str, Callable[[str, Any], object]] = {
+        "a sum": partial(_sum, where="true"),
+        "whole": _whole,
+        "one key": partial(_sum, where=f"id = {keys // 3}"),
+    }
+    for what, read in reads.items():
         contenders = {
-            f"{reader}, {what}, {name}": partial(_read, reader, opened, where)
+            f"{reader}, {what}, {name}": partial(_read, reader, opened, read)
             for reader in READERS
             for name, opened in tables.items()
         }
@@ -265,7 +272,8 @@ def _opened(session: Callable[[], SparkSession], path: Path, reader: str) -> Any
     if reader == "polars":
         return pl.scan_delta(str(path))
     if reader == "DuckDB":
-        return duckdb.from_arrow(DeltaTable(path).to_pyarrow_dataset())
+        files = SubTreeFileSystem(str(path), LocalFileSystem())
+        return duckdb.from_arrow(DeltaTable(path).to_pyarrow_dataset(filesystem=files))
     return session().read.format("delta").load(str(path))
 
 
@@ -277,13 +285,23 @@ def _fresh(session: Callable[[], SparkSession], codes: Mapping[Any, str], reader
     return names["fresh"]
 
 
-def _read(reader: str, opened: Callable[[str], Any], where: str) -> object:
-    rows = opened(reader)
+def _read(reader: str, opened: Callable[[str], Any], read: Callable[[str, Any], object]) -> object:
+    return read(reader, opened(reader))
+
+
+def _sum(reader: str, rows: Any, *, where: str) -> object:
     if reader == "polars":
         return rows.filter(pl.sql_expr(where)).select(pl.len(), pl.col("amount").sum()).collect().row(0)
     if reader == "DuckDB":
         return rows.filter(where).aggregate("count(*), sum(amount)").fetchall()
     return rows.filter(where).selectExpr("count(*)", "sum(amount)").collect()
+
+
+def _whole(reader: str, rows: Any) -> object:
+    """Read all columns of all rows into this process, as an Arrow table."""
+    if reader == "polars":
+        return rows.collect().to_arrow()
+    return rows.to_arrow_table() if reader == "DuckDB" else rows.toArrow()
 
 
 def _memory(bench: Bench) -> dict[str, int]:

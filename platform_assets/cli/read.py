@@ -77,7 +77,7 @@ def read(table: str, as_json: bool) -> None:
 def _fresh(name: TableRef | DerivedRef | StateRef, environment: Environment) -> dict[str, str]:
     """Return the code that reads a state together with its pending changes, or a history as of its newest window; none for
     other tables."""
-    from platform_assets.cli.state_snippets import as_of, fresh_view
+    from platform_assets.cli.state_snippets import as_of, changes_from, fresh_view
     from platform_assets.model.tables import StateRef
 
     if not isinstance(name, StateRef) or name.kind == "state_deleted":
@@ -87,7 +87,6 @@ def _fresh(name: TableRef | DerivedRef | StateRef, environment: Environment) -> 
     remote = environment.variables.get("SPARK_REMOTE")
     if name.kind == "history":
         return {f"{AS_OF}{reader}": text for reader, text in as_of(state, pending.through, remote).items()}
-    since = min([*pending.windows, *([pending.through] if pending.through else [])], default="")
     if pending.replaces or pending.rebuild:
         echo(
             f"{name}: windows that are in the state were replaced since, or it is to be made again, so the code for fresh rows "
@@ -95,7 +94,8 @@ def _fresh(name: TableRef | DerivedRef | StateRef, environment: Environment) -> 
             err=True,
         )
     columns = state.opened().live.columns.names
-    texts = fresh_view(state, columns, since, remote)
+    since, is_folded = changes_from(pending)
+    texts = fresh_view(state, columns, since, remote, is_folded=is_folded)
     return {f"{FRESH}{reader}": text for reader, text in texts.items()}
 
 

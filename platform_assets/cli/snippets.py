@@ -23,18 +23,7 @@ _NO_ADDRESS: Final = "sc://localhost:15002/;token=…"
 def snippets(table: TableRef | DerivedRef | StateRef, folder: Folder, remote: str | None) -> Mapping[Reader, str]:
     """Return Python code for each reader that prints the first rows of the table. `remote` is a Spark Connect address
     with its token, if there is one. The code contains the token, so print it only to the user's terminal."""
-    path = folder.uri
-    # Arrow reads local files itself: see `datasets`.
-    opened = (
-        ("from deltalake import DeltaTable", f"rows = DeltaTable({path!r}).to_pyarrow_dataset()")
-        if folder.is_in_store
-        else (
-            "from deltalake import DeltaTable",
-            "from pyarrow.fs import LocalFileSystem, SubTreeFileSystem",
-            f"files = SubTreeFileSystem({path!r}, LocalFileSystem())",
-            f"rows = DeltaTable({path!r}).to_pyarrow_dataset(filesystem=files)",
-        )
-    )
+    opened = datasets({"rows": folder})
     lines: Mapping[Reader, tuple[str, ...]] = {
         "spark": (
             "from pyspark.sql import SparkSession",
@@ -57,6 +46,18 @@ def snippets(table: TableRef | DerivedRef | StateRef, folder: Folder, remote: st
         "pandas": (*opened, "print(rows.head(5).to_pandas())"),
     }
     return {reader: "\n".join(text) for reader, text in lines.items()}
+
+
+def datasets(folders: Mapping[str, Folder]) -> tuple[str, ...]:
+    """Return code that opens the tables in these folders as Arrow datasets with these names."""
+    opened = ["from deltalake import DeltaTable"]
+    if not all(folder.is_in_store for folder in folders.values()):
+        opened.append("from pyarrow.fs import LocalFileSystem, SubTreeFileSystem")
+    for name, folder in folders.items():
+        # Arrow reads local files itself: see `platform_assets.lake.datasets`.
+        files = "" if folder.is_in_store else f"filesystem=SubTreeFileSystem({folder.uri!r}, LocalFileSystem())"
+        opened.append(f"{name} = DeltaTable({folder.uri!r}).to_pyarrow_dataset({files})")
+    return tuple(opened)
 
 
 def sql_name(table: TableRef | DerivedRef | StateRef) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
-from platform_assets.cli.snippets import register
+from platform_assets.cli.snippets import datasets, register
 from platform_assets.model import debezium
 from platform_assets.model.tables import StateRef, TableRef
 from platform_assets.orchestration.names import catalogue_table
@@ -16,30 +16,37 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
     from platform_assets.model.state import StateDeclaration
-    from platform_assets.windows.state.folding import TopicState
+    from platform_assets.windows.state.folding import Pending, TopicState
 
 _ORDER: Final = ("generation", "window", "kafka_partition", "kafka_offset")
 _WINDOW: Final = re.compile(r"[0-9][0-9T:Z.+-]{,40}")
 FRESH_SCHEMA: Final = "state_fresh"
 """The schema of the views on a Spark server."""
+_ALL: Final = ">= ''"
+"""The condition for all windows."""
 _NO_ADDRESS: Final = "sc://localhost:15002/;token=…"
 
 
 def fresh_view(
-    state: TopicState, columns: Sequence[str], since: str, remote: str | None
+    state: TopicState, columns: Sequence[str], since: str, remote: str | None, *, is_folded: bool = False
 ) -> Mapping[Literal["spark", "polars", "duckdb"], str]:
     """Return Python code for each reader that makes `fresh`: the current row of each key, with the `columns` of the
-    table of live keys. It replaces the rows of keys that have changes from the window `since` on; a change that is in the
-    state already makes no difference. `remote` is a Spark Connect address with its token, if there is one."""
-    places = {"live": state.live_folder, "dead": state.dead_folder, "changes": state.changes_folder}
-    order = _order(state.declared)
+    table of live keys. It replaces the rows of keys that have changes from the window `since` on or, if the state has that
+    window and all before it (`is_folded`), after it. A change that is in the state already makes no difference. `remote` is a
+    Spark Connect address with its token, if there is one.
+
+    If the last record by position counts, these changes are not compared with the state: they replace its rows. A row of the
+    state from a window before `since` comes before them, and one from a later window is among them, as is a delete. So the
+    table of deleted keys is not needed either. Otherwise, no record deletes a key.
+    """
+    declared = state.declared
+    places = {"live": state.live_folder, "changes": state.changes_folder}
     # A window in a row that another program wrote may be any text. All changes are read then, as they are if a snapshot, which
     # may have begun in any window, deletes keys.
-    since = since if _WINDOW.fullmatch(since) and not state.declared.has_sweeps else ""
-    sql = _sql(state.declared, columns, order, since, '"')
-    spark_sql = _sql(state.declared, columns, order, since, "`")
-    opened = [f"{name} = DeltaTable({folder.uri!r})" for name, folder in places.items()]
-    descending, has_truncates = state.declared.keep == "last", state.declared.has_truncates
+    since = since if _WINDOW.fullmatch(since) and not declared.has_sweeps else ""
+    bound = f"{'>' if since and is_folded else '>='} '{since}'"
+    sql = _sql(declared, columns, bound, '"')
+    spark_sql = _sql(declared, columns, bound, "`")
     return {
         "spark": "\n".join(
             (
@@ -57,40 +64,27 @@ def fresh_view(
             (
                 "import polars as pl",
                 "from deltalake import DeltaTable",
-                *opened,
-                f"key = {list(state.declared.key)!r}",
-                f"pending = pl.scan_delta(changes).filter(pl.col('window') >= {since!r})",
-                *(_truncates_in_polars(order) if has_truncates else ()),
-                *(_snapshots_in_polars(state.declared) if state.declared.has_sweeps else ()),
-                "keys = pending.select(key).unique()",
-                "rows = pl.concat(",
-                "    [",
-                "        pl.scan_delta(live).join(keys, on=key, how='semi').with_columns(deleted=pl.lit(False)),",
-                "        pl.scan_delta(dead).join(keys, on=key, how='semi').with_columns(deleted=pl.lit(True)),",
-                "        pending,",
-                "    ],",
-                "    how='diagonal_relaxed',",
-                ")",
-                f"best = rows.sort({list(order)!r}, descending={descending}).unique(key, keep='first', maintain_order=True)",
-                "others = pl.scan_delta(live).join(keys, on=key, how='anti')",
-                f"columns = {list(columns)!r}",
-                "fresh = pl.concat([others.select(columns), best.filter(~pl.col('deleted')).select(columns)], how='vertical_relaxed')",
-                *(("fresh = fresh.filter(is_after)",) if has_truncates else ()),
-                *(("fresh = fresh.filter(is_kept)",) if state.declared.has_sweeps else ()),
+                *(f"{name} = pl.scan_delta(DeltaTable({folder.uri!r}))" for name, folder in places.items()),
+                *_in_polars(declared, columns, bound),
                 "print(fresh.head(5).collect())",
             )
         ),
         "duckdb": "\n".join(
             (
                 "import duckdb",
-                "from deltalake import DeltaTable",
-                *opened,
-                "live, dead, changes = (each.to_pyarrow_dataset() for each in (live, dead, changes))",
+                *datasets(places),
                 f"fresh = duckdb.sql({_quoted(sql)})",
                 "print(fresh.limit(5))",
             )
         ),
     }
+
+
+def changes_from(pending: Pending) -> tuple[str, bool]:
+    """Return the window `since` for `fresh_view`, and `is_folded`."""
+    first, through = min(pending.windows, default=""), pending.through
+    # Not only from the first pending window on: another window may come between both.
+    return (through, True) if through and (not first or first > through) else (first, False)
 
 
 def register_fresh(spark: SparkSession, state: TopicState) -> str:
@@ -102,12 +96,11 @@ def register_fresh(spark: SparkSession, state: TopicState) -> str:
     """
     tables = (
         ("live", StateRef("state", state.topic), state.live_folder),
-        ("dead", StateRef("state_deleted", state.topic), state.dead_folder),
         ("changes", TableRef("changes", state.topic), state.changes_folder),
     )
     named = ", ".join(f"{name} AS (TABLE {register(spark, table, folder)})" for name, table, folder in tables)
     _, own = catalogue_table(tables[0][1])
-    sql = _sql(state.declared, state.opened().live.columns.names, _order(state.declared), "", "`")
+    sql = _sql(state.declared, state.opened().live.columns.names, _ALL, "`")
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {FRESH_SCHEMA}")
     spark.sql(f"CREATE OR REPLACE VIEW {FRESH_SCHEMA}.`{own}` AS WITH {named}, {sql.removeprefix('WITH ')}")
     return f"{FRESH_SCHEMA}.{own}" if own[0].isalpha() else f"{FRESH_SCHEMA}.`{own}`"
@@ -143,9 +136,8 @@ def as_of(state: TopicState, window: str, remote: str | None) -> Mapping[Literal
         "duckdb": "\n".join(
             (
                 "import duckdb",
-                "from deltalake import DeltaTable",
+                *datasets({"history": folder}),
                 f"window = {window!r}",
-                f"history = DeltaTable({folder.uri!r}).to_pyarrow_dataset()",
                 f'rows = duckdb.sql("FROM history").filter(f"{condition}")',
                 "print(rows.limit(5))",
             )
@@ -157,14 +149,34 @@ def _order(declared: StateDeclaration) -> tuple[str, ...]:
     return (*(() if declared.version is None else (declared.version,)), *_ORDER)
 
 
-def _truncates_in_polars(order: Sequence[str]) -> tuple[str, ...]:
+def _in_polars(declared: StateDeclaration, columns: Sequence[str], bound: str) -> tuple[str, ...]:
+    """Return code that makes `fresh` from the lazy frames `live` and `changes`."""
+    held = "live.join(keys, on=key, how='semi').with_columns(deleted=pl.lit(False))"
+    rows = "pending" if _changes_win(declared) else f"pl.concat([{held}, pending], how='diagonal_relaxed')"
+    return (
+        f"key = {list(declared.key)!r}",
+        f"order = {list(_order(declared))!r}",
+        f"columns = {list(columns)!r}",
+        f"pending = changes.filter(pl.col('window') {bound})",
+        *(_truncates_in_polars() if declared.has_truncates else ()),
+        *(_snapshots_in_polars(declared) if declared.has_sweeps else ()),
+        "keys = pending.select(key)",
+        f"rows = {rows}",
+        f"best = rows.sort(order, descending={declared.keep == 'last'}).unique(key, keep='first', maintain_order=True)",
+        "others = live.join(keys, on=key, how='anti')",
+        "best = best.filter(~pl.col('deleted'))",
+        "fresh = pl.concat([others.select(columns), best.select(columns)], how='vertical_relaxed')",
+        *(("fresh = fresh.filter(is_after)",) if declared.has_truncates else ()),
+        *(("fresh = fresh.filter(is_kept)",) if declared.has_sweeps else ()),
+    )
+
+
+def _truncates_in_polars() -> tuple[str, ...]:
     """Return code that takes the truncates, which have no key, out of `pending`, and makes `is_after`: a condition for the
     rows after the last one."""
     return (
         "no_key = pl.col(key[0]).is_null()",
-        f"order = {list(order)!r}",
-        "truncates = pl.concat([rows.filter(no_key).select(order) for rows in (pending, pl.scan_delta(dead))])",
-        "last = truncates.sort(order).tail(1).collect().rows()",
+        "last = pending.filter(no_key).select(order).sort(order).tail(1).collect().rows()",
         "pending, is_after = pending.filter(~no_key), pl.lit(not last)",
         "for name, value in zip(reversed(order), reversed(last[0] if last else ())):",
         "    is_after = (pl.col(name) > value) | ((pl.col(name) == value) & is_after)",
@@ -193,42 +205,52 @@ def _snapshots_in_polars(declared: StateDeclaration) -> tuple[str, ...]:
     )
 
 
-def _sql(declared: StateDeclaration, columns: Sequence[str], order: Sequence[str], since: str, quote: str) -> str:
+def _changes_win(declared: StateDeclaration) -> bool:
+    """Return True if a change from a later window always replaces the row of its key."""
+    return declared.keep == "last" and declared.version is None
+
+
+def _sql(declared: StateDeclaration, columns: Sequence[str], bound: str, quote: str) -> str:
+    """Return a query for the fresh rows, from the tables `live` and `changes`."""
+
     def named(name: str) -> str:
         return quote + name.replace(quote, quote * 2) + quote
 
-    taken, rank = {name.lower() for name in columns}, "place"
+    order, taken, rank = _order(declared), {name.lower() for name in columns}, "place"
     while rank in taken:
         rank += "_"
-    names = ", ".join(map(named, columns))
-    held = {*declared.key, "window", *_ORDER, "kafka_timestamp"}
-    dead = ", ".join(named(name) if name in held else f"NULL AS {named(name)}" for name in columns)
-    direction = "DESC" if declared.keep == "last" else "ASC"
-    by = ", ".join(f"{named(name)} {direction}" for name in order)
-    key = ", ".join(map(named, declared.key))
+    names, key = ", ".join(map(named, columns)), ", ".join(map(named, declared.key))
+    by = ", ".join(f"{named(name)} {'DESC' if declared.keep == 'last' else 'ASC'}" for name in order)
     held_key = " AND ".join(f"pending.{name} = held.{name}" for name in map(named, declared.key))
-    pending = f"EXISTS (SELECT 1 FROM pending WHERE {held_key})"  # noqa: S608  as below
-    is_since, no_key = f"{named('window')} >= '{since}'", f"{named(declared.key[0])} IS NULL"
+    pending = f"EXISTS (SELECT 1 FROM pending WHERE {held_key})"  # noqa: S608  the names are the table's columns, and quoted
+    is_since, no_key = f"{named('window')} {bound}", f"{named(declared.key[0])} IS NULL"
     is_pending = f"{is_since} AND NOT {no_key}" if declared.has_truncates else is_since
-    rows = f"""SELECT {names} FROM live AS held WHERE NOT {pending}
-UNION ALL SELECT {names} FROM (
-  SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY {by}) AS {rank} FROM (
-    SELECT {names}, false AS deleted FROM live AS held WHERE {pending}
-    UNION ALL SELECT {dead}, true AS deleted FROM dead AS held WHERE {pending}
-    UNION ALL SELECT {names}, deleted FROM pending
-  ) AS candidates
-) AS placed WHERE {rank} = 1 AND NOT deleted"""  # noqa: S608  the names are the table's columns, and quoted
     tables = f"pending AS (SELECT {names}, deleted FROM changes WHERE {is_pending})"  # noqa: S608  as above
+    candidates = "pending"
+    if not _changes_win(declared):
+        candidates = f"""(
+    SELECT {names}, false AS deleted FROM live AS held WHERE {pending} UNION ALL SELECT {names}, deleted FROM pending
+  ) AS candidates"""  # noqa: S608  as above
+    others = f"SELECT {names} FROM live AS held WHERE NOT {pending}"  # noqa: S608  as above
+    best = f"""SELECT {names} FROM (
+  SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY {by}) AS {rank} FROM {candidates}
+) AS found WHERE {rank} = 1 AND NOT deleted"""  # noqa: S608  as above
     if not declared.has_truncates:
-        return f"WITH {tables}\n{rows}"
+        return f"WITH {tables}\n{others}\nUNION ALL {best}"
     places, before = ", ".join(map(named, order)), "false"
     for name in map(named, reversed(order)):
         before = f"(found.{name} < last.{name} OR (found.{name} = last.{name} AND {before}))"
-    # A truncate has no key, and the newest one that is folded is among the deleted keys.
+    is_after = f"NOT EXISTS (SELECT 1 FROM truncates AS last WHERE {before})"  # noqa: S608  as above
+    # A truncate has no key.
     tables += f""",
 truncates AS (
-  SELECT {places} FROM changes WHERE {is_since} AND {no_key} UNION ALL SELECT {places} FROM dead WHERE {no_key}
+  SELECT {places} FROM changes WHERE {is_since} AND {no_key}
 )"""  # noqa: S608  as above
+    if bound != _ALL:
+        # A truncate comes after all rows from earlier windows, and the other rows are among the changes.
+        return f"""WITH {tables}
+{others} AND NOT EXISTS (SELECT 1 FROM truncates)
+UNION ALL {best} AND {is_after}"""  # noqa: S608  as above
     if declared.has_sweeps:
         # The first row of each complete snapshot deletes what comes before it, as a truncate does.
         window, lsn, kind = map(named, ("window", declared.lsn, declared.snapshot))
@@ -250,10 +272,7 @@ ends AS (
   SELECT generation, lsn, min({window}) AS {window} FROM attempts WHERE kind IN ({ends_of}) GROUP BY generation, lsn
 ),
 {tables}"""  # noqa: S608  as above
-    return f"""WITH {tables}
-SELECT {names} FROM (
-{rows}
-) AS found WHERE NOT EXISTS (SELECT 1 FROM truncates AS last WHERE {before})"""  # noqa: S608  as above
+    return f"WITH {tables}\nSELECT {names} FROM (\n{others}\nUNION ALL {best}\n) AS found WHERE {is_after}"
 
 
 def _quoted(sql: str) -> str:

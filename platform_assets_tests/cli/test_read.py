@@ -139,7 +139,7 @@ def test_a_view_in_spark_has_the_fresh_rows_of_a_state(spark: Any, tmp_path: Pat
                 made.state().fold()
     assert sorted(expected_rows) == [1, 5, 6]
     spark.sql(f"DROP VIEW {view}")
-    for kind in ("state", "state_deleted", "changes"):
+    for kind in ("state", "changes"):
         spark.sql(f"DROP TABLE {kind}.orders")
 
 

@@ -20,20 +20,20 @@ import pytest
 from deltalake import write_deltalake
 
 from platform_assets.checks import state as checks
-from platform_assets.cli.state_snippets import as_of, fresh_view
+from platform_assets.cli.state_snippets import as_of, changes_from, fresh_view
 from platform_assets.engines.folding import fold as folding
 from platform_assets.engines.folding.history import chained
 from platform_assets.lake import state_table
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.decisions import Author
-from platform_assets.model.state import Deletes, StateDeclaration
+from platform_assets.model.state import POSITION, Deletes, StateDeclaration
 from platform_assets.orchestration import state_definitions, state_status
 from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 from platform_assets.orchestration.names import STATE_TAG, fold_job, fold_op, load_job, state_keys, state_tag
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.windows.decide.parking import park
 from platform_assets.windows.state import folding as folding_of_states
-from platform_assets.windows.state.folding import TopicState
+from platform_assets.windows.state.folding import Pending, TopicState
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 
@@ -397,12 +397,28 @@ def test_columns_may_have_any_name_in_the_code_for_fresh_rows(topic: DecodedTopi
     assert all("OR 1=1" not in text for text in texts.values())
 
 
-@pytest.mark.parametrize(("keep", "deletes"), [("last", "tombstone"), ("last", "debezium"), ("first", "none")])
+@pytest.mark.parametrize("applied", ["first windows", "any windows", "all windows"])
+@pytest.mark.parametrize(
+    ("keep", "deletes", "version"),
+    [
+        ("last", "tombstone", POSITION),
+        ("last", "debezium", POSITION),
+        ("last", "none", "amount"),
+        ("first", "none", POSITION),
+        ("first", "none", "amount"),
+    ],
+)
 def test_fresh_rows_are_those_of_a_dictionary(
-    tmp_path: Path, rng: random.Random, keep: Literal["last", "first"], deletes: Deletes
+    tmp_path: Path,
+    rng: random.Random,
+    keep: Literal["last", "first"],
+    deletes: Deletes,
+    version: str,
+    applied: str,
 ) -> None:
-    """Random changes, of which some windows are in the state already, also windows after one that is not."""
-    declared = StateDeclaration(("id", "part"), deletes=deletes, keep=keep)
+    """Random changes, of which some windows are in the state already, also windows after one that is not. Then more are
+    folded, and the code that was printed before stays right."""
+    declared = StateDeclaration(("id", "part"), version, deletes, keep)
     names = (
         "id",
         "part",
@@ -417,7 +433,7 @@ def test_fresh_rows_are_those_of_a_dictionary(
     changes: list[tuple[Any, ...]] = []
     for window in range(6):
         for offset, n in enumerate(rng.sample(range(12), 7)):
-            deleted = keep == "last" and rng.random() < 0.4
+            deleted = deletes != "none" and rng.random() < 0.4
             amount = None if deleted else rng.randrange(99)
             key = (n // 2, "ab"[n % 2])
             place = (1, f"2026-01-0{window + 1}", n % 3, 10 * window + offset, window)
@@ -427,15 +443,18 @@ def test_fresh_rows_are_those_of_a_dictionary(
 
     def folded(windows: Collection[str]) -> list[dict[str, Any]]:
         best: dict[Any, tuple[Any, ...]] = {}
-        for change in sorted(changes, key=lambda c: c[3:7], reverse=keep == "first"):
+        by_version = version != POSITION
+        for change in sorted(changes, key=lambda c: (c[2] if by_version else 0, *c[3:7]), reverse=keep == "first"):
             if change[4] in windows:
                 best = {} if change[0] is None else best
                 best[change[:2]] = change
         return [dict(zip(names, each, strict=True)) for each in best.values()]
 
     windows = sorted({change[4] for change in changes})
-    applied = rng.sample(windows, 3)
-    since = min(window for window in windows if window not in applied)
+    in_state = {"first windows": windows[:2], "any windows": rng.sample(windows, 3), "all windows": windows}[applied]
+    pending = tuple(window for window in windows if window not in in_state)
+    since, is_folded = changes_from(Pending(pending, 0, max(in_state), 0, 0))
+    in_state = [*in_state, *rng.sample(pending, len(pending) // 2)]
     types = [
         pa.int64(),
         pa.string(),
@@ -450,14 +469,13 @@ def test_fresh_rows_are_those_of_a_dictionary(
     schema = pa.schema(list(zip(names, types, strict=True)))
     live = [name for name in names if name != "deleted"]
     for table, columns, rows in (
-        ("live", live, [row for row in folded(applied) if not row["deleted"]]),
-        ("dead", [name for name in live if name != "amount"], [row for row in folded(applied) if row["deleted"]]),
+        ("live", live, [row for row in folded(in_state) if not row["deleted"]]),
         ("changes", list(names), [dict(zip(names, change, strict=True)) for change in changes]),
     ):
         write_deltalake(tmp_path / table, pa.Table.from_pylist(rows, schema).select(columns))
-    places = {f"{table}_folder": Folder.at(tmp_path / table) for table in ("live", "dead", "changes")}
+    places = {f"{table}_folder": Folder.at(tmp_path / table) for table in ("live", "changes")}
     state = cast("TopicState", SimpleNamespace(declared=declared, **places))
-    texts = fresh_view(state, live, since, None)
+    texts = fresh_view(state, live, since, None, is_folded=is_folded)
     expected = sorted((row["id"], row["part"], row["amount"]) for row in folded(windows) if not row["deleted"])
     for reader in ("polars", "duckdb"):
         found: dict[str, Any] = {}

@@ -8,18 +8,19 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from unittest.mock import patch
 
 from deltalake import DeltaTable
 
+from platform_assets.cli.state_snippets import changes_from, fresh_view
 from platform_assets.engines.folding import buckets
 from platform_assets.errors import ConcurrentFoldError, NoChangesError
 from platform_assets.lake import delta_log
 from platform_assets.model.keeping import Keep
 from platform_assets.windows.state import folding
 from platform_assets_tests.support.made_changes import DAYS, MadeChanges
-from platform_assets_tests.support.state_histories import Row, history
+from platform_assets_tests.support.state_histories import LIVE, Row, expected, history
 
 STEPS: Final = ("state_deleted", "history", "state", "past files")
 """The names of the irreversible steps of a fold with a history, in order."""
@@ -37,6 +38,15 @@ def crashing(at: str) -> Callable[[str], None]:
             raise CrashedError(step)
 
     return before
+
+
+def fresh_rows(code: str) -> list[Row]:
+    """Return the rows that printed code for polars or DuckDB finds. Its last line, which prints some of them, is not run."""
+    names: dict[str, Any] = {}
+    exec(code.rpartition("\n")[0], names)
+    found = names["fresh"]
+    rows: list[Row] = (found.collect() if hasattr(found, "collect") else found.pl()).to_dicts()
+    return rows
 
 
 @dataclass
@@ -60,7 +70,7 @@ class LakeHistory:
         """Take random steps, then fold; return what happened. The state has to be that of a plain dictionary after each
         fold, and equal to one that is made from all changes at the end."""
         actions: tuple[tuple[Callable[[], None], int], ...] = (
-            (self._load, 12), (self._fold, 7), (self._crash, 4), (self._race, 2), (self._merge, 2),
+            (self._load, 12), (self._fold, 7), (self._crash, 4), (self._race, 2), (self._merge, 2), (self._read_fresh, 6),
         )  # fmt: skip
         if self._random.random() < 0.5:
             # Most of these make the next fold one of all changes. In other histories, all folds build on one another.
@@ -105,6 +115,21 @@ class LakeHistory:
             self._made.check()
         except AssertionError as e:
             raise AssertionError(f"{self.seed}: {e}") from e
+
+    def _read_fresh(self) -> None:
+        """Run the code that `platform-assets read` prints for fresh rows."""
+        state = self._made.state()
+        pending = state.pending() if state.exists else None
+        if pending is None or pending.rebuild or pending.replaces:
+            return
+        wanted, _ = expected(self._made.windows, self._made.declared)
+        since, is_folded = changes_from(pending)
+        codes = fresh_view(state, LIVE.names, since, None, is_folded=is_folded)
+        for reader in ("polars", "duckdb"):
+            rows = fresh_rows(codes[reader])
+            assert {row["id"]: row for row in rows} == wanted, f"{self.seed}: {reader}, fresh rows"
+            assert len(rows) == len(wanted), f"{self.seed}: {reader}, a fresh key occurs twice"
+        self.met["read fresh rows that a fold has to write" if pending.windows else "read the rows of a fold"] += 1
 
     def _rebuild(self) -> None:
         self._fold(rebuild=True)

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from platform_assets.checks import changes as checks
 from platform_assets.checks import state as state_checks
-from platform_assets.cli.state_snippets import fresh_view
+from platform_assets.cli.state_snippets import changes_from, fresh_view
 from platform_assets.engines import changes as engine
 from platform_assets.engines.folding import fold
 from platform_assets.errors import ConfigurationError, StateOutdatedError
@@ -473,11 +473,27 @@ def snapshot_row(id: int, window: str, offset: int, lsn: int, kind: str = "true"
 def fresh(made: MadeChanges, reader: Literal["polars", "duckdb"]) -> list[int]:
     """Return the keys that the printed code for fresh rows finds."""
     state, found = made.state(), dict[str, Any]()
-    pending = state.pending()
-    code = fresh_view(state, state.opened().live.columns.names, min([*pending.windows, pending.through]), None)[reader]
-    exec(code, found)
+    since, is_folded = changes_from(state.pending())
+    exec(fresh_view(state, state.opened().live.columns.names, since, None, is_folded=is_folded)[reader], found)
     rows = found["fresh"].collect().select("id") if reader == "polars" else found["fresh"].project("id")
     return sorted(id for (id,) in (rows.rows() if reader == "polars" else rows.fetchall()))
+
+
+def test_fresh_rows_come_after_a_pending_truncate(tmp_path: Path) -> None:
+    made = MadeChanges(tmp_path, StateDeclaration(("id",), deletes="debezium"))
+    first, second, third = DAYS[:3]
+    made.load(first, [change(1, first, 0, "a"), change(2, first, 1, "b")])
+    made.state().fold()
+    made.load(
+        third, [{**change(0, third, 6, None), "id": None}, change(2, third, 7, "again"), change(5, third, 8, "c")]
+    )
+    made.load(second, [change(4, second, 3, "late"), change(5, second, 4, "late")])
+    for reader in ("polars", "duckdb"):
+        assert fresh(made, reader) == [2, 5]
+    made.state().fold()
+    assert sorted(made.live()) == [2, 5]
+    for reader in ("polars", "duckdb"):
+        assert fresh(made, reader) == [2, 5]
 
 
 def test_a_late_beginning_of_a_snapshot_brings_rows_back(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets.checks import state as checks
-from platform_assets.cli.state_snippets import fresh_view
+from platform_assets.cli.state_snippets import changes_from, fresh_view
 from platform_assets.errors import (
     ChangesOutdatedError,
     ConcurrentFoldError,
@@ -36,7 +36,7 @@ from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from platform_assets_tests.support.made_changes import COLUMNS, DAYS, MadeChanges, change
 from platform_assets_tests.support.state_histories import LIVE, by_key, expected
-from platform_assets_tests.support.state_lakes import STEPS, CrashedError, LakeHistory, crashing
+from platform_assets_tests.support.state_lakes import STEPS, CrashedError, LakeHistory, crashing, fresh_rows
 from platform_assets_tests.support.variants import long_after
 
 A, B, C, D = DAYS[:4]
@@ -74,6 +74,19 @@ def test_a_late_window_neither_overwrites_nor_resurrects(made: MadeChanges) -> N
     made.check()
 
 
+def test_fresh_rows_have_the_values_of_a_replaced_window(made: MadeChanges) -> None:
+    made.load(A, [change(1, A, 0, "old"), change(2, A, 1, "kept")])
+    made.load(B, [change(1, B, 2, "replaced")])
+    made.state().fold()
+    made.load(B, [change(1, B, 2, "new")])
+    state = made.state()
+    since, is_folded = changes_from(state.pending())
+    codes = fresh_view(state, LIVE.names, since, None, is_folded=is_folded)
+    for code in (codes["polars"], codes["duckdb"]):
+        found = fresh_rows(code)
+        assert {row["id"]: row["name"] for row in found} == {1: "new", 2: "kept"}
+
+
 @pytest.fixture
 def collected(made: MadeChanges, monkeypatch: pytest.MonkeyPatch) -> MadeChanges:
     """Return a state of windows B and C in which key 2 was deleted in B, and is no longer kept; key 4 was deleted in C."""
@@ -89,9 +102,8 @@ def collected(made: MadeChanges, monkeypatch: pytest.MonkeyPatch) -> MadeChanges
 def fresh(made: MadeChanges) -> list[int]:
     """Return the keys that the printed code for fresh rows finds."""
     state, found = made.state(), dict[str, Any]()
-    pending = state.pending()
-    since = min([*pending.windows, pending.through])
-    exec(fresh_view(state, state.opened().live.columns.names, since, None)["polars"], found)
+    since, is_folded = changes_from(state.pending())
+    exec(fresh_view(state, state.opened().live.columns.names, since, None, is_folded=is_folded)["polars"], found)
     return sorted(found["fresh"].collect()["id"])
 
 
