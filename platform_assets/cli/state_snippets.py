@@ -162,7 +162,7 @@ def _in_polars(declared: StateDeclaration, columns: Sequence[str], bound: str) -
         *(_snapshots_in_polars(declared) if declared.has_sweeps else ()),
         "keys = pending.select(key)",
         f"rows = {rows}",
-        f"best = rows.sort(order, descending={declared.keep == 'last'}).unique(key, keep='first', maintain_order=True)",
+        f"best = rows.sort(order).unique(key, keep={declared.keep!r}, maintain_order=True)",
         "others = live.join(keys, on=key, how='anti')",
         "best = best.filter(~pl.col('deleted'))",
         "fresh = pl.concat([others.select(columns), best.select(columns)], how='vertical_relaxed')",

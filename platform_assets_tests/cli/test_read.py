@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from platform_assets.cli.snippets import register, sql_name
-from platform_assets.cli.state_snippets import register_fresh
+from platform_assets.cli.state_snippets import changes_from, fresh_view, register_fresh
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import decoded_table
 from platform_assets.lake.location import Lake
@@ -116,8 +116,8 @@ def test_a_name_in_spark_is_that_of_one_table_and_never_gives_the_rows_of_anothe
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_a_view_in_spark_has_the_fresh_rows_of_a_state(spark: Any, tmp_path: Path) -> None:
-    """Without being made again: after later windows, late ones, a truncate, and folds."""
+def test_a_view_in_spark_has_the_fresh_rows_of_a_state(spark: Any, spark_remote: str, tmp_path: Path) -> None:
+    """Without being made again: after later windows, late ones, a truncate, and folds. The printed code has them too."""
     made = MadeChanges(tmp_path, StateDeclaration(("id",), deletes="debezium"))
     first, late, second, third, fourth = DAYS[:5]
     made.load(first, [change(1, first, 0, "a"), change(2, first, 1, "b"), change(3, first, 2, "c")])
@@ -135,6 +135,11 @@ def test_a_view_in_spark_has_the_fresh_rows_of_a_state(spark: Any, tmp_path: Pat
         expected_rows = {key: row["name"] for key, row in expected(made.windows, made.declared)[0].items()}
         for _ in range(2):
             assert {row.id: row.name for row in spark.table(view).collect()} == expected_rows, window
+            state, found = made.state(), dict[str, Any]()
+            since, is_folded = changes_from(state.pending())
+            codes = fresh_view(state, state.opened().live.columns.names, since, spark_remote, is_folded=is_folded)
+            exec(codes["spark"], found)
+            assert {row.id: row.name for row in found["fresh"].collect()} == expected_rows, window
             if window in (third, fourth):
                 made.state().fold()
     assert sorted(expected_rows) == [1, 5, 6]
