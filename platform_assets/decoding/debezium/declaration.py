@@ -43,7 +43,7 @@ _MODES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 _UNAVAILABLE: Final = "__debezium_unavailable_value"
 _WITH_PLACEHOLDER: Final = (pa.string(), pa.binary(), pa.int32(), pa.int64())
 """Types of elements of arrays for which the connector has a placeholder."""
-_EXACT_DIGITS: Final = 15
+EXACT_DIGITS: Final = 15
 """Number of decimal digits that survive a conversion to a double and back."""
 NANOS_PER_UNIT: Final = MappingProxyType({"connect": 1_000_000, "nanoseconds": 1})
 MILLISECOND: Final = 1_000_000
@@ -124,9 +124,12 @@ def placeholder_bytes(written: str) -> bytes:
     return bytes.fromhex(written[4:]) if written.lower().startswith("hex:") else written.encode()
 
 
-def declared(spec: FormatSpec) -> Declared:
-    """Return what the options of the format `debezium` declare. Raises ConfigurationError, which names the option."""
+def declared(spec: FormatSpec, *, by_registry: bool = False) -> Declared:
+    """Return what the options of the format `debezium` declare. With `by_registry`, each value has a schema, which shows
+    the modes of decimals and times, so these are not declared. Raises ConfigurationError, which names the option."""
     known = ("schema", "connector", debezium.ENVELOPE, "milliseconds", "max_depth", "max_bytes")
+    if by_registry:
+        _check_registry(spec)
     options = Options(spec, known)
     if "schema" not in spec.options:
         raise ConfigurationError(
@@ -152,6 +155,15 @@ def declared(spec: FormatSpec) -> Declared:
         depth,
         options.max_bytes(),
     )
+
+
+def _check_registry(spec: FormatSpec) -> None:
+    """Raise ConfigurationError if an option declares what a registry's schema shows, or applies only to JSON."""
+    connector = spec.options.get("connector")
+    given = [f"connector: {name}" for name in (DECIMALS, TIMES) if isinstance(connector, Mapping) and name in connector]
+    for name in [*given, *(name for name in ("milliseconds", "max_depth") if name in spec.options)]:
+        why = "applies only to JSON" if name == "max_depth" else "is in the schema of each value"
+        raise ConfigurationError(f"{name}: with `registry`, this {why}: leave it out")
 
 
 def _settings(options: Options, given: Any) -> dict[str, str]:
@@ -218,9 +230,9 @@ def leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
 
 def _check_decimals(field: pa.Field, mode: str) -> None:
     for kind in leaves(field.type):
-        if pa.types.is_decimal(kind) and mode == "double" and kind.precision > _EXACT_DIGITS:
+        if pa.types.is_decimal(kind) and mode == "double" and kind.precision > EXACT_DIGITS:
             raise ConfigurationError(
                 f"schema: column {field.name!r} is {type_name(kind)}, but with {DECIMALS}: double the connector writes doubles, "
-                f"which have {_EXACT_DIGITS} exact digits: set `{DECIMALS}` to `string` in the connector and here, or declare "
+                f"which have {EXACT_DIGITS} exact digits: set `{DECIMALS}` to `string` in the connector and here, or declare "
                 "DOUBLE"
             )

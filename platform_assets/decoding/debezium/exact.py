@@ -38,63 +38,17 @@ _SOURCE: Final = reader(pa.struct(list(SOURCE)), lambda kind: scalar_reader(kind
 def event_reader(d: Declared) -> Callable[[bytes], tuple[Row, str | None]]:
     """Return the function that decodes one value: it returns the columns, and the row's undeclared fields as a string.
     It raises DecodeFault."""
-    columns = [
-        _Column(
-            field.name, field.nullable, d.may_be_unsent(field.type), reader(field.type, scalars(d, d.unit(field.name)))
-        )
-        for field in d.row
-    ]
-    placeholders, content = d.placeholders(), d.placeholder_bytes
+    columns = columns_of(d, lambda field: (d, d.unit(field.name)))
 
     def read(value: bytes) -> tuple[Row, str | None]:
         text, document = parsed(value, d.max_bytes, d.max_depth)
         try:
-            return _event(d, text, document, columns, placeholders, content)
+            return _event(d, text, document, columns)
         except Fault as fault:
             fault.locate()
             raise
 
     return read
-
-
-def _event(
-    d: Declared,
-    text: str,
-    document: dict[str, Any],
-    columns: list[_Column],
-    placeholders: tuple[str, ...],
-    content: bytes,
-) -> tuple[Row, str | None]:
-    _refuse_twice(document)
-    path: tuple[str, ...] = ()
-    schema = document.get("schema")
-    if document.get("op") is None and isinstance(document.get(_PAYLOAD), dict):
-        document, path = document[_PAYLOAD], (_PAYLOAD,)
-    try:
-        _refuse_twice(document)
-        operation = document.get("op")
-        if type(operation) is not str or operation not in OPERATIONS:
-            raise _no_change(document, operation)
-        facts = _facts(d, operation, document.get("source"))
-        if operation == TRUNCATE:
-            return {**dict.fromkeys(d.row.names), **facts}, None
-        image = "before" if operation == DELETE else "after"
-        found = document.get(image)
-        if not isinstance(found, dict):
-            raise _no_row(found, image)
-        try:
-            wrong = mismatch(schema, d) if path else None
-            if wrong is not None:
-                raise Fault("wrong_type", wrong[1], wrong[0])
-            is_whole = operation != UPDATE or document.get("before") is not None
-            row, lacking = _row(found, columns, placeholders, content, is_delete=operation == DELETE, is_whole=is_whole)
-        except Fault as fault:
-            fault.parts.append(image)
-            raise
-    except Fault as fault:
-        fault.parts += path
-        raise
-    return {**row, **facts}, rescue(text_at(text, *path, image), d.row) if lacking else None
 
 
 class _Column(NamedTuple):
@@ -106,21 +60,81 @@ class _Column(NamedTuple):
     read: Read
 
 
+class Columns(NamedTuple):
+    """The columns of the row. `placeholders` and `content` are the texts and the bytes that stand for a TOASTed value
+    that was not sent."""
+
+    each: list[_Column]
+    placeholders: tuple[str, ...]
+    content: bytes
+
+
+def columns_of(d: Declared, settings: Callable[[pa.Field], tuple[Declared, int]]) -> Columns:
+    """Return the columns of the row. `settings` returns the modes with which a column's values are written, and the
+    number of nanoseconds in the unit of its timestamps."""
+    each = [
+        _Column(field.name, field.nullable, d.may_be_unsent(field.type), reader(field.type, scalars(*settings(field))))
+        for field in d.row
+    ]
+    return Columns(each, d.placeholders(), d.placeholder_bytes)
+
+
+def _event(d: Declared, text: str, document: dict[str, Any], columns: Columns) -> tuple[Row, str | None]:
+    _refuse_twice(document)
+    path: tuple[str, ...] = ()
+    schema = document.get("schema")
+    if document.get("op") is None and isinstance(document.get(_PAYLOAD), dict):
+        document, path = document[_PAYLOAD], (_PAYLOAD,)
+    try:
+        row, image = change_of(d, document, columns, lambda: mismatch(schema, d) if path else None)
+    except Fault as fault:
+        fault.parts += path
+        raise
+    return row, rescue(text_at(text, *path, image), d.row) if image else None
+
+
+def change_of(
+    d: Declared,
+    document: dict[str, Any],
+    columns: Columns,
+    mismatched: Callable[[], tuple[str, str] | None],
+) -> tuple[Row, str | None]:
+    """Return the columns of an event and, if its row has undeclared fields, the name of the field with that row.
+    `mismatched` returns the column in which the event's schema contradicts the declaration, and why. Raises DecodeFault.
+    """
+    _refuse_twice(document)
+    operation = document.get("op")
+    if type(operation) is not str or operation not in OPERATIONS:
+        raise _no_change(document, operation)
+    facts = _facts(d, operation, document.get("source"))
+    if operation == TRUNCATE:
+        return {**dict.fromkeys(d.row.names), **facts}, None
+    image = "before" if operation == DELETE else "after"
+    found = document.get(image)
+    if not isinstance(found, dict):
+        raise _no_row(found, image)
+    try:
+        wrong = mismatched()
+        if wrong is not None:
+            raise Fault("wrong_type", wrong[1], wrong[0])
+        is_whole = operation != UPDATE or document.get("before") is not None
+        row, lacking = _row(found, columns, is_delete=operation == DELETE, is_whole=is_whole)
+    except Fault as fault:
+        fault.parts.append(image)
+        raise
+    return {**row, **facts}, image if lacking else None
+
+
 def _row(
-    image: dict[str, Any],
-    columns: list[_Column],
-    placeholders: tuple[str, ...],
-    content: bytes,
-    *,
-    is_delete: bool,
-    is_whole: bool,
+    image: dict[str, Any], columns: Columns, *, is_delete: bool, is_whole: bool
 ) -> tuple[dict[str, Any], bool]:
     """Return the columns of the row, and True if the row has undeclared fields. If `is_whole` is false, the row may lack
     TOASTed values."""
     _refuse_twice(image)
+    placeholders, content = columns.placeholders, columns.content
     row: dict[str, Any] = {}
     seen, there = Facts(), 0
-    for name, nullable, may_be_unsent, read in columns:
+    for name, nullable, may_be_unsent, read in columns.each:
         there += name in image
         value = image.get(name)
         if value is None:

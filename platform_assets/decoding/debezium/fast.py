@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -52,9 +52,10 @@ def find(values: pa.BinaryArray, d: Declared) -> DecodedBlock:
     _mark_placeholders(values, spans, d, undecided)
     undecided[_search(values, _fractions(d))] = 1
     operations, images, source, partial = _envelope(spans, outer, d, undecided)
-    facts = _facts(Block(program_of(_source(d)), source, _source(d), undecided, extras="ignored"), operations)
+    block = Block(program_of(_source(d)), source, _source(d), undecided, extras="ignored")
+    found = facts(dict(zip(SOURCE.names, block.columns(), strict=True)), operations, undecided)
     row = _row(d, images, operations, partial, undecided)
-    return DecodedBlock([*row[0], *facts], row[1], undecided.view(np.bool_))
+    return DecodedBlock([*row[0], *found], row[1], undecided.view(np.bool_))
 
 
 def _source(d: Declared) -> Dialect:
@@ -172,17 +173,15 @@ def _envelope(spans: Spans, outer: Dialect, d: Declared, undecided: Bytes) -> tu
     return operations, Spans(spans.data, images, image_ends), Spans(spans.data, *fields["source"]), partial
 
 
-def _facts(block: Block, operations: Bytes) -> list[pa.Array]:
-    found = dict(zip(SOURCE.names, block.columns(), strict=True))
+def facts(found: Mapping[str, pa.Array], operations: Bytes, undecided: Bytes) -> list[pa.Array]:
+    """Return the columns of facts. `found` has the fields of `SOURCE`."""
     micros = found["ts_us"]
     if micros.null_count:
         millis = pc.if_else(pc.less_equal(pc.abs(found["ts_ms"]), LATEST // 1_000), found["ts_ms"], None)
         micros = pc.coalesce(micros, pc.multiply(millis, 1_000))
-        block.undecided[
-            _true(pc.and_(found["ts_us"].is_null(), pc.and_(millis.is_null(), found["ts_ms"].is_valid())))
-        ] = 1
+        undecided[_true(pc.and_(found["ts_us"].is_null(), pc.and_(millis.is_null(), found["ts_ms"].is_valid())))] = 1
     within = pc.and_(pc.greater_equal(micros, EARLIEST), pc.less_equal(micros, LATEST))
-    block.undecided[_true(pc.invert(pc.fill_null(within, True)))] = 1
+    undecided[_true(pc.invert(pc.fill_null(within, True)))] = 1
     times = pc.if_else(pc.fill_null(within, False), micros, None).cast(pa.timestamp("us", tz="UTC"))
     known, codes = np.unique(operations, return_inverse=True)
     names = pa.array([chr(each) if each else None for each in known], pa.string())
@@ -204,16 +203,24 @@ def _row(d: Declared, images: Spans, operations: Bytes, partial: Marks, undecide
     for field, read in zip(d.row, block.columns(), strict=True):
         column, marks = converted(read, field.type, d, d.unit(field.name))
         undecided[marks] = 1
-        if not field.nullable and column.null_count:
-            must = (operations != ord(DELETE)) & (operations != ord(TRUNCATE)) & (operations != 0)
-            undecided[must & _true(column.is_null())] = 1
-        if pa.types.is_list(field.type):  # the bytes of a placeholder, as numbers or booleans
-            lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
-            undecided[lengths == len(d.placeholder_bytes)] = 1
-        if d.may_be_unsent(field.type) and column.null_count:
-            undecided[partial & _true(column.is_null())] = 1
+        mark_unclear(column, field, d, operations, partial, undecided)
         columns.append(column)
     return columns, rescued_of(block.spans.data, block.extras, block.extra_count, undecided)
+
+
+def mark_unclear(
+    column: pa.Array, field: pa.Field, d: Declared, operations: Bytes, partial: Marks, undecided: Bytes
+) -> None:
+    """Set `undecided` for the rows in which a column lacks a required value, or may stand for a TOASTed value that was
+    not sent. `partial` marks the rows that may lack such values."""
+    if not field.nullable and column.null_count:
+        must = (operations != ord(DELETE)) & (operations != ord(TRUNCATE)) & (operations != 0)
+        undecided[must & _true(column.is_null())] = 1
+    if pa.types.is_list(field.type):  # the bytes of a placeholder, as numbers or booleans
+        lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
+        undecided[lengths == len(d.placeholder_bytes)] = 1
+    if d.may_be_unsent(field.type) and column.null_count:
+        undecided[partial & _true(column.is_null())] = 1
 
 
 @lru_cache(maxsize=64)

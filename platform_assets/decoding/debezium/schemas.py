@@ -5,16 +5,24 @@ Values are read as the declaration says. The schema, if the converter writes it,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
 
-from platform_assets.decoding.debezium.declaration import DECIMALS, MICROSECOND, MILLISECOND, TIMES, Declared
+from platform_assets.decoding.debezium.connect import DECIMAL
+from platform_assets.decoding.debezium.declaration import (
+    DECIMALS,
+    EXACT_DIGITS,
+    MICROSECOND,
+    MILLISECOND,
+    TIMES,
+    Declared,
+)
 from platform_assets.decoding.schema import type_name
 
-_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 _VARIABLE: Final = "io.debezium.data.VariableScaleDecimal"
 _UNITS: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -41,6 +49,68 @@ def mismatch(schema: Any, d: Declared) -> tuple[str, str] | None:
     return None
 
 
+def as_written(schema: Mapping[str, Any], kind: pa.DataType, d: Declared) -> tuple[Declared, int]:
+    """Return the settings with which the values of a column are read: a declaration with the modes that the column's
+    schema shows, and the number of nanoseconds in the unit of its timestamps. Only a registry has a schema for each
+    value, so otherwise the declared modes count."""
+    decimals, binary, unit = d.decimals, d.binary, MICROSECOND
+    for part, leaf in _leaves(schema, kind):
+        if pa.types.is_decimal(leaf):
+            modes = {"bytes": "precise", "struct": "precise", "string": "string"}
+            decimals = modes.get(part["type"], "double")
+        elif pa.types.is_timestamp(leaf):
+            unit = _UNITS.get(part.get("name", ""), unit)
+        elif pa.types.is_binary(leaf) and part["type"] == "bytes":
+            binary = "bytes"
+    return replace(d, decimals=decimals, binary=binary), unit
+
+
+def contradiction(schema: Mapping[str, Any], kind: pa.DataType, d: Declared) -> str | None:
+    """Return why a column's schema in a registry contradicts the declared type, or None."""
+    own, unit = as_written(schema, kind, d)
+    for part, leaf in _leaves(schema, kind):
+        detail = _unclear(part, leaf) or _detail(part, leaf, own, unit)
+        if detail is not None:
+            return detail
+    return None
+
+
+def _leaves(schema: Mapping[str, Any], kind: pa.DataType) -> Iterator[tuple[Mapping[str, Any], pa.DataType]]:
+    """Yield the parts of a schema whose declared type is not nested, with that type."""
+    if pa.types.is_list(kind):
+        if schema["type"] == "array":
+            yield from _leaves(schema["items"], kind.value_type)
+    elif pa.types.is_map(kind):
+        if schema["type"] == "map":
+            yield from _leaves(schema["values"], kind.item_type)
+    elif pa.types.is_struct(kind):
+        parts = _fields(schema)
+        for field in kind:
+            if field.name in parts:
+                yield from _leaves(parts[field.name], field.type)
+    else:
+        yield schema, kind
+
+
+def _unclear(schema: Mapping[str, Any], kind: pa.DataType) -> str | None:
+    """Return why values cannot be read exactly, although they have the right form; or None."""
+    name, wire = schema.get("name"), schema["type"]
+    said = f"the registry's schema says {str(name)[:60] if name else f'{wire} without a name'}"
+    is_whole = wire in ("int8", "int16", "int32", "int64")
+    if pa.types.is_timestamp(kind) and is_whole and name not in _UNITS:
+        return f"{said}, which is not the unit of a TIMESTAMP: declare BIGINT, or set `connect.meta.data` to true in the converter"
+    if pa.types.is_date(kind) and is_whole and name not in _DAYS:
+        return f"{said}, but the column is DATE: declare TIMESTAMP, INT or BIGINT, or set `connect.meta.data` to true in the converter"
+    if pa.types.is_decimal(kind) and wire == "bytes" and name != DECIMAL:
+        return f"{said}, which has no scale, but the column is {type_name(kind)}: declare BINARY"
+    if pa.types.is_decimal(kind) and wire in ("float", "double") and kind.precision > EXACT_DIGITS:
+        return (
+            f"{said}, which has {EXACT_DIGITS} exact digits, but the column is {type_name(kind)}: set `{DECIMALS}` to `string` in "
+            "the connector, or declare DOUBLE"
+        )
+    return None
+
+
 def _fields(schema: Any) -> dict[str, Any]:
     fields = schema.get("fields") if isinstance(schema, dict) else None
     named = [each for each in fields if isinstance(each, dict)] if isinstance(fields, list) else []
@@ -59,8 +129,8 @@ def _detail(field: Any, kind: pa.DataType, d: Declared, unit: int) -> str | None
     name, wire = field.get("name"), field.get("type")
     if pa.types.is_decimal(kind):
         return _of_decimal(field, kind, d)
-    if pa.types.is_string(kind) and name == _DECIMAL:
-        return f"the message's schema says {_DECIMAL}, but the column is STRING: declare DECIMAL"
+    if pa.types.is_string(kind) and name == DECIMAL:
+        return f"the message's schema says {DECIMAL}, but the column is STRING: declare DECIMAL"
     is_number = wire in ("int32", "int64") and isinstance(name, str) and name.startswith(_TIMES)
     if pa.types.is_timestamp(kind) and is_number and _UNITS.get(str(name)) != unit:
         return (
@@ -74,14 +144,14 @@ def _detail(field: Any, kind: pa.DataType, d: Declared, unit: int) -> str | None
 
 def _of_decimal(field: Mapping[str, Any], kind: pa.DataType, d: Declared) -> str | None:
     name = field.get("name")
-    mode = "precise" if name in (_DECIMAL, _VARIABLE) else _MODES.get(str(field.get("type")))
+    mode = "precise" if name in (DECIMAL, _VARIABLE) else _MODES.get(str(field.get("type")))
     if mode is not None and mode != d.decimals:
         return (
             f"the message's schema shows that the connector's `{DECIMALS}` is {mode}, but {d.decimals} is declared: set it to "
             f"{mode} under `connector`"
         )
     parameters = field.get("parameters")
-    scale = parameters.get("scale") if name == _DECIMAL and isinstance(parameters, dict) else None
+    scale = parameters.get("scale") if name == DECIMAL and isinstance(parameters, dict) else None
     if scale is not None and str(scale) != str(kind.scale):
         return (
             f"the message's schema says scale {str(scale)[:10]}, but the column is {type_name(kind)}: declare the scale of the "

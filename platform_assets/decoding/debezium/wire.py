@@ -81,12 +81,12 @@ def converted(array: pa.Array, kind: pa.DataType, d: Declared, unit: int) -> tup
         made = pa.Array.from_buffers(kind, len(array), array.buffers()[:2], array.null_count, children=[entries])
         return made, _of_parts(array, marks)
     if pa.types.is_decimal(kind):
-        return _decimal(array, kind)
+        return decimal(array, kind)
     if pa.types.is_timestamp(kind):
-        return _timestamp(array, kind, unit)
+        return timestamp(array, kind, unit)
     if pa.types.is_date(kind):
-        return _date(array)
-    return _hex(array) if d.binary == "hex" else _of_url(array)
+        return date(array)
+    return of_hex(array) if d.binary == "hex" else of_base64(array, of_urls=True)
 
 
 def _of_parts(array: pa.Array, marks: Marks) -> Marks:
@@ -114,7 +114,8 @@ def _nulls(array: pa.Array) -> Marks:
     return found
 
 
-def _timestamp(array: pa.Array, kind: pa.DataType, unit: int) -> tuple[pa.Array, Marks]:
+def timestamp(array: pa.Array, kind: pa.DataType, unit: int) -> tuple[pa.Array, Marks]:
+    """Return whole numbers of a unit as timestamps, and marks of the undecided rows."""
     nulls = _nulls(array)
     numbers: Longs = array.fill_null(0).to_numpy()
     if unit >= 1_000:
@@ -127,7 +128,8 @@ def _timestamp(array: pa.Array, kind: pa.DataType, unit: int) -> tuple[pa.Array,
     return pa.array(micros, mask=nulls | marks).cast(kind), marks
 
 
-def _date(array: pa.Array) -> tuple[pa.Array, Marks]:
+def date(array: pa.Array) -> tuple[pa.Array, Marks]:
+    """Return numbers of days, or texts, as dates, and marks of the undecided rows."""
     if pa.types.is_string(array.type):
         is_utc = pc.fill_null(pc.ends_with(array, "Z"), False)
         days, marks = Conversion(pa.date32(), ISO_DATE).column(pieces_of(pc.utf8_slice_codeunits(array, 0, 10)))
@@ -138,7 +140,8 @@ def _date(array: pa.Array) -> tuple[pa.Array, Marks]:
     return pa.array(days, pa.int32(), mask=_nulls(array) | marks).cast(pa.date32()), marks
 
 
-def _decimal(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Marks]:
+def decimal(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Marks]:
+    """Return texts, unscaled numbers, or unscaled numbers with scales as decimals, and marks of the undecided rows."""
     if pa.types.is_string(array.type):
         return Conversion(kind).column(pieces_of(array))
     if pa.types.is_struct(array.type):
@@ -213,7 +216,8 @@ def _beyond(lows: npt.NDArray[np.uint64], highs: Longs, precision: int) -> Marks
     return found
 
 
-def _hex(array: pa.StringArray) -> tuple[pa.Array, Marks]:
+def of_hex(array: pa.StringArray) -> tuple[pa.Array, Marks]:
+    """Return the bytes of texts in hexadecimal digits, and marks of the undecided rows."""
     pieces = pieces_of(array)
     sizes = np.maximum(pieces.sizes, 0)
     begin = int(pieces.starts[0]) if len(pieces) else 0
@@ -234,11 +238,12 @@ def _hex(array: pa.StringArray) -> tuple[pa.Array, Marks]:
     return made, marks
 
 
-def _of_url(array: pa.StringArray) -> tuple[pa.Array, Marks]:
+def of_base64(array: pa.StringArray, *, of_urls: bool) -> tuple[pa.Array, Marks]:
+    """Return the bytes of texts in base64, or in base64 for URLs, and marks of the undecided rows."""
     pieces = pieces_of(array)
     undecided = np.zeros(len(array), np.uint8)
     sizes = np.ascontiguousarray(pieces.sizes)
-    data = np.concatenate([_OF_URLS[pieces.data], np.zeros(PADDING, np.uint8)])
+    data = np.concatenate([_OF_URLS[pieces.data] if of_urls else pieces.data, np.zeros(PADDING, np.uint8)])
     offsets = np.empty(len(array) + 1, np.int32)
     values = np.empty(int(np.maximum(sizes, 0).sum()) + PADDING, np.uint8)
     filled = gather_base64(data, np.ascontiguousarray(pieces.starts), sizes, offsets, values, undecided)

@@ -255,7 +255,8 @@ def _no_constant(name: str) -> Any:
     raise DecodeFault("malformed", f"{name} is not JSON")
 
 
-def _as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object with these fields. If a field occurs twice, the object is a `Twice`."""
     fields = dict(pairs)
     if len(fields) == len(pairs):
         return fields
@@ -269,9 +270,9 @@ def _as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return twice
 
 
-_PARSER: Final = json.JSONDecoder(object_pairs_hook=_as_object, parse_float=Number, parse_constant=_no_constant)
+_PARSER: Final = json.JSONDecoder(object_pairs_hook=as_object, parse_float=Number, parse_constant=_no_constant)
 _PARSER_OF_LONG: Final = json.JSONDecoder(
-    object_pairs_hook=_as_object, parse_float=Number, parse_int=Number, parse_constant=_no_constant
+    object_pairs_hook=as_object, parse_float=Number, parse_int=Number, parse_constant=_no_constant
 )
 
 
