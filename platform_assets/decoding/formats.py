@@ -50,7 +50,7 @@ FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
             other_reader="Python's csv",
             its_options=frozenset({"schema", "delimiter", "quote", "escape", "null", "timestamps", "max_bytes"}),
         ),
-        "debezium": Format("debezium"),
+        "debezium": Format("debezium", registry=True),
         "json": Format(
             "json",
             registry=True,

@@ -82,6 +82,15 @@ def plan_of(writer: AvroType, reader: AvroType) -> Struct:
     return Struct(((SINGLE, node),), struct_type([(SINGLE, node)]), (Output(fields_of(reader).field(0), 0, None),))
 
 
+def plan_of_all(writer: AvroType) -> Struct:
+    """Return the plan that reads all parts of a record in their written form. Raises BadSchema if the schema is no such
+    record, or has too many parts."""
+    made = _Resolver(writer).whole(writer, "$")
+    if not isinstance(made, Struct):
+        raise BadSchema("$", f"the writer's type is {described(writer)}, not a record")
+    return made
+
+
 class _Resolver:
     """Makes the nodes of a plan, and counts them."""
 
@@ -224,7 +233,7 @@ class _Resolver:
             target = source.get(field.name)
             at = f"{place}.{field.name}"
             if target is None:
-                part = (RESCUED + field.name, self._whole(field.type, at))
+                part = (RESCUED + field.name, self.whole(field.type, at))
             else:
                 part = (reader.fields[target].name, self.node(field.type, reader.fields[target].type, at))
                 child_of[target] = children
@@ -239,7 +248,7 @@ class _Resolver:
     def _default(self, field: Field, is_read: bool, place: str) -> object:
         return None if is_read else default_of(field, f"{place}.{field.name}")
 
-    def _whole(self, schema: AvroType, place: str) -> Node:
+    def whole(self, schema: AvroType, place: str) -> Node:
         """Return the plan for a part that the reader lacks. The part keeps its written form as far as possible."""
         self._count(place)
         if isinstance(schema, Plain):
@@ -252,7 +261,7 @@ class _Resolver:
             return Choice(schema.name, schema.symbols, schema.symbols)
         if isinstance(schema, Items):
             inside = place + ("{}" if schema.is_map else "[]")
-            item = self._whole(schema.item, inside)
+            item = self.whole(schema.item, inside)
             if schema.is_map:
                 pair = [("key", _KEY), ("value", item)]
                 item = Struct(tuple(pair), struct_type(pair), None)
@@ -260,7 +269,7 @@ class _Resolver:
         if isinstance(schema, Around):
             return self._again(schema, place)
         if isinstance(schema, Record):
-            parts = [(field.name, self._whole(field.type, f"{place}.{field.name}")) for field in schema.fields]
+            parts = [(field.name, self.whole(field.type, f"{place}.{field.name}")) for field in schema.fields]
             made = Struct(tuple(parts), struct_type(parts), None)
             return made if least_size(made) else Empty()
         return self._whole_union(schema, place)
@@ -268,11 +277,11 @@ class _Resolver:
     def _again(self, schema: Around, place: str) -> Again:
         if schema.name not in self._plans:
             self._plans[schema.name] = Empty()  # Placeholder until the plan is known, for parts inside it.
-            self._plans[schema.name] = self._whole(self._records[schema.name], place)
+            self._plans[schema.name] = self.whole(self._records[schema.name], place)
         return Again(schema.name, self._plans)
 
     def _whole_union(self, schema: Union, place: str) -> Node:
-        branches = [None if each == Plain("null") else (each, self._whole(each, place)) for each in schema.branches]
+        branches = [None if each == Plain("null") else (each, self.whole(each, place)) for each in schema.branches]
         present = [branch for branch in branches if branch is not None]
         if len(present) == 1 and present[0][1].type is not None:
             return Either(tuple(None if branch is None else branch[1] for branch in branches), present[0][1].type)

@@ -21,6 +21,7 @@ from platform_assets.decoding.json.scalars import Number
 Schema = Mapping[str, Any]
 """A schema with `type` and `optional`, and if needed `name`, `parameters`, `fields`, `items` or `values`. Each of the
 `fields` also has `field`, its name."""
+Pairs = list[tuple[str, Any]]
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 _PLAIN: Final[Mapping[str, str]] = MappingProxyType(
     {"int": "int32", "long": "int64", "float": "float", "double": "double"}
@@ -150,10 +151,12 @@ def _plain(kind: str, document: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def json_form(schema: Schema, value: Any, number: Callable[[str], Any] = Number) -> Any:
+def json_form(
+    schema: Schema, value: Any, number: Callable[[str], Any] = Number, pairs: Callable[[Pairs], Any] = as_object
+) -> Any:
     """Return a value as the parser of JSON returns what Connect's JSON converter writes for it: bytes as base64, and
-    floating-point numbers that are not finite as text. `number` converts the text of the other ones. `value` is what
-    `avro.exact.read` returns."""
+    floating-point numbers that are not finite as text. `value` is what `avro.exact.read` returns. `number` converts the
+    text of other floating-point numbers, and `pairs` the entries of a map."""
     kind = schema["type"]
     if value is None or kind in ("boolean", "string", "int8", "int16", "int32", "int64"):
         return value
@@ -164,7 +167,7 @@ def json_form(schema: Schema, value: Any, number: Callable[[str], Any] = Number)
             return _NOT_FINITE.get(value, "NaN")
         return number(str(np.float32(value)) if kind == "float" else repr(value))
     if kind == "array":
-        return [json_form(schema["items"], each, number) for each in value]
+        return [json_form(schema["items"], each, number, pairs) for each in value]
     if kind == "map":
-        return as_object([(each["key"], json_form(schema["values"], each["value"], number)) for each in value])
-    return {each["field"]: json_form(each, value[each["field"]], number) for each in schema["fields"]}
+        return pairs([(each["key"], json_form(schema["values"], each["value"], number, pairs)) for each in value])
+    return {each["field"]: json_form(each, value[each["field"]], number, pairs) for each in schema["fields"]}

@@ -1,7 +1,7 @@
 """Values that name their writer's schema, either before the datum or in a header of the record.
 
-The options `registry: true` and `id` of the formats `avro`, `json` and `protobuf` declare such values. The columns are
-those of the declared schema, whatever is registered later.
+The options `registry: true` and `id` of the formats `avro`, `debezium`, `json` and `protobuf` declare such values. The
+columns are those of the declared schema, whatever is registered later.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import get_args
 from platform_assets.decoding.avro import declared_schema
 from platform_assets.decoding.avro.columns import fields_of
 from platform_assets.decoding.avro.types import BadSchema
+from platform_assets.decoding.debezium.declaration import declared
 from platform_assets.decoding.json import decoder as json_decoder
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.registry.decoder import RegistryDecoder
-from platform_assets.decoding.registry.readers import AvroReader, JsonReader, ProtobufReader
+from platform_assets.decoding.registry.readers import AvroReader, DebeziumReader, JsonReader, ProtobufReader
 from platform_assets.decoding.registry.wire import IdFrom
 from platform_assets.decoding.schema import checked, schema_of_ddl
 from platform_assets.errors import ConfigurationError
@@ -41,6 +42,8 @@ def decoder(spec: FormatSpec) -> RegistryDecoder:
     inner = replace(spec, options={n: value for n, value in spec.options.items() if n not in (OPTION, ID_OPTION)})
     if spec.format == "avro":
         return RegistryDecoder(_avro(inner), id_from=id_from)
+    if spec.format == "debezium":
+        return RegistryDecoder(DebeziumReader(declared(inner, by_registry=True)), id_from=id_from)
     if spec.format == "json":
         return RegistryDecoder(JsonReader(json_decoder(inner)), id_from=id_from)
     if spec.format == "protobuf":

@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from platform_assets.decoding.avro.decoder import AvroDecoder
 from platform_assets.decoding.avro.types import AvroType, BadSchema, parsed
+from platform_assets.decoding.debezium.declaration import Declared
+from platform_assets.decoding.debezium.registered import event_decoder
 from platform_assets.decoding.decoder import DEAD_LETTER_FIELDS, DeadLetter, Decoded, Decoder, dead_letters
 from platform_assets.decoding.pieces import Marks
 from platform_assets.decoding.protobuf.compiler import descriptor_set
@@ -189,6 +191,24 @@ class AvroReader:
         made = AvroDecoder(self.schema, writer, self.max_bytes)
         assert made.plan  # built here, so that BadSchema is raised here
         return made
+
+
+@dataclass(frozen=True, slots=True)
+class DebeziumReader:
+    """Reader for change events with any schema of Debezium's connector, as Avro converters write them."""
+
+    declared: Declared
+    kind: str = AVRO
+
+    @property
+    def fields(self) -> pa.Schema:
+        """See `Reader.fields`."""
+        return self.declared.columns
+
+    def decoder_for(self, schema: Registered) -> Decoder:
+        """See `Reader.decoder_for`."""
+        _check_kind(schema, AVRO)
+        return event_decoder(self.declared, schema.text, list(schema.references.values()))
 
 
 @dataclass(frozen=True, slots=True)
