@@ -26,6 +26,20 @@ _STREAMING: Final = "Starting streaming"
 """Text in the log of a connector whose snapshot is complete."""
 
 
+def avro_converter(registry: str) -> dict[str, str]:
+    """Return the settings of a converter that writes Avro in the form of Confluent's. `registry` is the address of the
+    API of Apicurio's registry that is compatible with Confluent's; the converter uses another one of it."""
+    of = ".apicurio.registry"
+    return {
+        "": "io.apicurio.registry.utils.converter.AvroConverter",
+        f"{of}.url": registry.removesuffix("/apis/ccompat/v7") + "/apis/registry/v2",
+        f"{of}.auto-register": "true",
+        f"{of}.as-confluent": "true",
+        f"{of}.use-id": "contentId",
+        f"{of}.headers.enabled": "false",
+    }
+
+
 @dataclass
 class Connector:
     """A worker with its connector. `settings` are the connector's own. The worker's offsets, and so its position in

@@ -22,10 +22,8 @@ from platform_assets.decoding.decoder import Decoded
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
-from platform_assets_tests.support import avro_events
 from platform_assets_tests.support.avro_data import written
 from platform_assets_tests.support.avro_events import (
-    SOURCES,
     VARIABLE,
     Connect,
     avro_event,
@@ -72,7 +70,7 @@ def in_both(schema: str, row: Mapping[str, Connect], *rows: Any, connector: Any 
     modes = dict(connector)
     shown = {name: modes[name] for name in modes if name not in ("decimal.handling.mode", "time.precision.mode")}
     milliseconds = options.pop("milliseconds", [])
-    old = {name: None for name in row}
+    old = dict.fromkeys(row)
     avro = decoded(
         of(schema, row, connector=shown, **options),
         [avro_event(row, "c" if at % 2 else "u", None, each) for at, each in enumerate(rows)],
@@ -146,9 +144,13 @@ def test_an_operation_becomes_the_row_after_it_and_a_delete_the_row_before_it() 
          {"x": 1.5, "wkb": "3q0="}, {}),
     ],
 )  # fmt: skip
-def test_each_type_is_as_in_json_by_the_fast_path(schema: str, kind: Connect, value: Any, modes: Mapping[str, str]) -> None:
+def test_each_type_is_as_in_json_by_the_fast_path(
+    schema: str, kind: Connect, value: Any, modes: Mapping[str, str]
+) -> None:
     row = {"id": LONG, "a": kind}
-    found = in_both(f"id BIGINT, a {schema}", row, *({"id": 1, "a": each} for each in (value, None, value)), connector=modes)
+    found = in_both(
+        f"id BIGINT, a {schema}", row, *({"id": 1, "a": each} for each in (value, None, value)), connector=modes
+    )
     assert not found.dead.num_rows, found.dead.to_pylist()
     assert found.columns["a"].is_valid().to_pylist() == [True, False, True]
     shown = {name: mode for name, mode in modes.items() if name == "binary.handling.mode"}
@@ -224,8 +226,12 @@ def test_a_schema_that_contradicts_the_declaration_is_a_dead_letter(schema: str,
 
 def test_logical_types_count_without_names_of_connect() -> None:
     """The converters write no names with `connect.meta.data: false`."""
-    schema = json.dumps(avro_schema(envelope({"n": decimal_of(2), "t": typed("int64", "org.apache.kafka.connect.data.Timestamp")})))
-    document = json.loads(schema, object_hook=lambda each: {n: v for n, v in each.items() if not n.startswith("connect.")})
+    schema = json.dumps(
+        avro_schema(envelope({"n": decimal_of(2), "t": typed("int64", "org.apache.kafka.connect.data.Timestamp")}))
+    )
+    document = json.loads(
+        schema, object_hook=lambda each: {n: v for n, v in each.items() if not n.startswith("connect.")}
+    )
     spec = FormatSpec("debezium", {"schema": "n DECIMAL(9,2), t TIMESTAMP"})
     decoder = event_decoder(declared(spec, by_registry=True), json.dumps(document), [])
     row = {"n": decimal_of(2), "t": typed("int64")}
@@ -256,7 +262,9 @@ def test_undeclared_fields_are_rescued_as_in_json() -> None:
 
 def test_a_map_with_a_key_twice_loses_nothing() -> None:
     row = {"id": LONG, "m": typed("map", values=TEXT)}
-    value = avro_event(row, "c", None, {"id": 1, "m": {"k": "v", "l": "w"}}).replace(b"\x02l\x02\x02w", b"\x02k\x02\x02w")
+    value = avro_event(row, "c", None, {"id": 1, "m": {"k": "v", "l": "w"}}).replace(
+        b"\x02l\x02\x02w", b"\x02k\x02\x02w"
+    )
     assert decoded(of("id BIGINT", row), [value]).rescued.to_pylist() == [
         '{"m":[{"key":"k","value":"v"},{"key":"k","value":"w"}]}'
     ]
@@ -266,7 +274,9 @@ def test_a_map_with_a_key_twice_loses_nothing() -> None:
 
 def test_records_that_are_no_change_are_named() -> None:
     def letter(schema: Any, value: Any) -> str:
-        decoder = event_decoder(declared(FormatSpec("debezium", {"schema": "id INT"}), by_registry=True), json.dumps(schema), [])
+        decoder = event_decoder(
+            declared(FormatSpec("debezium", {"schema": "id INT"}), by_registry=True), json.dumps(schema), []
+        )
         (dead,) = decoded(decoder, [written(schema, value)]).dead.to_pylist()
         assert dead["reason"] == "wrong_type"
         return str(dead["detail"])
@@ -312,7 +322,10 @@ def test_each_event_is_read_by_the_schema_that_it_names(registry: FakeRegistry) 
     schemas = {1: old, 2: new}
     for number_of, row in schemas.items():
         registry.has(f"/schemas/ids/{number_of}", {"schema": json.dumps(avro_schema(envelope(row)))})
-    rows = {1: {"id": 1, "name": "x", "amount": number(150), "at": 1}, 2: {"id": 2, "amount": number(15000), "at": 1, "size": 5}}
+    rows = {
+        1: {"id": 1, "name": "x", "amount": number(150), "at": 1},
+        2: {"id": 2, "amount": number(15000), "at": 1, "size": 5},
+    }
     values = [headed(n, avro_event(schemas[n], "c", None, rows[n])) for n in (1, 2, 1)]
     options = {"schema": "id BIGINT NOT NULL, name STRING, at TIMESTAMP, size INT", "registry": True}
     found = decoded(decoder_of(FormatSpec("debezium", options)), [*values, None])
@@ -320,7 +333,12 @@ def test_each_event_is_read_by_the_schema_that_it_names(registry: FakeRegistry) 
     assert found.columns["name"].to_pylist() == ["x", None, "x", None]
     assert found.columns["size"].to_pylist() == [None, 5, None, None]
     assert [each and each.microsecond for each in found.columns["at"].to_pylist()] == [1000, 1, 1000, None]
-    assert found.rescued.to_pylist() == [f'{{"amount":"{number(150)}"}}', f'{{"amount":"{number(15000)}"}}', f'{{"amount":"{number(150)}"}}', None]
+    assert found.rescued.to_pylist() == [
+        f'{{"amount":"{number(150)}"}}',
+        f'{{"amount":"{number(15000)}"}}',
+        f'{{"amount":"{number(150)}"}}',
+        None,
+    ]
     # The declared scale fits only one of the two schemas, and a required column is missing in the other.
     options["schema"] = "id BIGINT, amount DECIMAL(12,2), size INT NOT NULL"
     dead = decoded(decoder_of(FormatSpec("debezium", options)), values).dead.to_pylist()

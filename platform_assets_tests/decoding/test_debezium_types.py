@@ -1,23 +1,27 @@
-"""Each of PostgreSQL's types, through the real connector in each of its modes, compared with what PostgreSQL says.
+"""Each of PostgreSQL's types, through the real connector in each of its modes and with each converter, compared with
+what PostgreSQL says.
 
 PostgreSQL is the judge: each decoded value is sent back to it, and it compares the value with its own.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from platform_assets.decoding.debezium import decoder
+from platform_assets.decoding.debezium.declaration import BYTES
+from platform_assets.decoding.formats import decoder_of
 from platform_assets.model.decoding import FormatSpec
 from platform_assets_tests.support.database_services import DatabaseServices, database_services
 from platform_assets_tests.support.decoding import decoded
 from testbed import postgres
-from testbed.debezium import connector
+from testbed.debezium import avro_converter, connector
 
 pytestmark = [
     pytest.mark.cluster,
@@ -93,12 +97,14 @@ def services() -> Iterator[DatabaseServices]:
         yield found
 
 
+@pytest.mark.parametrize("form", ["json", "avro"])
 @pytest.mark.parametrize("mode", MODES)
-def test_each_type_is_what_postgres_says(services: DatabaseServices, mode: str) -> None:
+def test_each_type_is_what_postgres_says(services: DatabaseServices, mode: str, form: str) -> None:
     import psycopg2
 
     root, bootstrap = services.folder, services.bootstrap
-    database = services.server.database(mode)
+    name = f"{form}_{mode}"
+    database = services.server.database(name)
     connection = psycopg2.connect(database)
     connection.autocommit = True
     try:
@@ -109,22 +115,30 @@ def test_each_type_is_what_postgres_says(services: DatabaseServices, mode: str) 
         )
         cursor.execute("ALTER TABLE types REPLICA IDENTITY FULL")
         _insert(cursor, 0)  # read by the snapshot
-        settings = {"topic.prefix": mode, "slot.name": mode, **MODES[mode]}
+        settings = {"topic.prefix": name, "slot.name": name, **MODES[mode]}
         converter = {".schemas.enable": str(mode == "connect").lower()}
-        with connector(services.home, root / mode, bootstrap, database, settings, converter):
+        if form == "avro":
+            converter = avro_converter(services.registry())
+        with connector(services.home, root / name, bootstrap, database, settings, converter):
             _insert(cursor, 100)
             cursor.execute("UPDATE types SET i4 = i4 WHERE id = 100; DELETE FROM types WHERE id = 100")
             _insert(cursor, 100, only=0)
-            values = _values(bootstrap, f"{mode}.public.types", 2 * ROWS + 4)
+            values = _values(bootstrap, f"{name}.public.types", 2 * ROWS + 4)
         declared = {
-            name: kind for name, each in COLUMNS.items() if (kind := each.other.get(mode, each.declared)) is not None
+            column: kind
+            for column, each in COLUMNS.items()
+            if (kind := each.other.get(mode, each.declared)) is not None
         }
-        options = {
-            "schema": "id INT NOT NULL, " + ", ".join(f"`{name}` {kind}" for name, kind in declared.items()),
-            "connector": MODES[mode],
-            "milliseconds": ["ts3"] if mode == "default" else [],
+        options: dict[str, Any] = {
+            "schema": "id INT NOT NULL, " + ", ".join(f"`{column}` {kind}" for column, kind in declared.items())
         }
-        found = decoded(decoder(FormatSpec("debezium", options)), values)
+        if form == "avro":  # everything else is in the schemas
+            options |= {"registry": True, "connector": {BYTES: MODES[mode].get(BYTES, "bytes")}}
+        else:
+            options |= {"connector": MODES[mode], "milliseconds": ["ts3"] if mode == "default" else []}
+        found = decoded(
+            decoder_of(FormatSpec("debezium", options), registry=services.registry() if form == "avro" else ""), values
+        )
         assert not found.dead.num_rows, found.dead.to_pylist()
         rows = found.columns.to_pylist()
         operations = [row["change_operation"] for row in rows]
@@ -134,6 +148,66 @@ def test_each_type_is_what_postgres_says(services: DatabaseServices, mode: str) 
                 assert _differences(cursor, row, declared) == []
         changed = {**rows[0], "i4": 17, "tx": "another"}
         assert _differences(cursor, changed, declared) == ["i4", "tx"], "the judge must find what differs"
+    finally:
+        connection.close()
+
+
+def test_a_table_that_changes_is_followed_through_a_registry(services: DatabaseServices) -> None:
+    """Columns are added and changed, keys change, rows are deleted and the table is truncated; keys are in Avro too."""
+    import psycopg2
+
+    root, bootstrap, registry = services.folder, services.bootstrap, services.registry()
+    database = services.server.database("changing")
+    connection = psycopg2.connect(database)
+    connection.autocommit = True
+    try:
+        cursor = connection.cursor()
+        cursor.execute("CREATE TABLE t (id bigint PRIMARY KEY, amount numeric(12,2), note text, tags numeric[])")
+        cursor.execute("INSERT INTO t VALUES (1, 1.50, repeat('x', 3), '{1.5,NULL}'), (2, NULL, NULL, NULL)")
+        settings = {"topic.prefix": "changing", "slot.name": "changing"}
+        with connector(services.home, root / "changing", bootstrap, database, settings, avro_converter(registry)):
+            large = "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 3000) i)"
+            cursor.execute(f"INSERT INTO t VALUES (3, 'NaN', {large}, NULL)")
+            cursor.execute("UPDATE t SET amount = 3 WHERE id = 3")  # leaves the large value unsent
+            cursor.execute("ALTER TABLE t ADD COLUMN more int DEFAULT 7; UPDATE t SET amount = 2 WHERE id = 1")
+            cursor.execute("UPDATE t SET id = 4 WHERE id = 2; DELETE FROM t WHERE id = 1")
+            cursor.execute("ALTER TABLE t ALTER amount TYPE numeric(12,4); INSERT INTO t VALUES (5, 2.25, 'y')")
+            cursor.execute("TRUNCATE t")
+            records = _records(bootstrap, "changing.public.t", 12)
+        options = {"schema": "id BIGINT NOT NULL, amount DECIMAL(12,2), note STRING, more INT", "registry": True}
+        found = decoded(decoder_of(FormatSpec("debezium", options), registry=registry), [value for _, value in records])
+        rows = [
+            tuple(row[name] for name in ("change_operation", "id", "amount", "note", "more"))
+            for row in found.columns.to_pylist()
+        ]
+        unsent, scaled = 3, 10
+        assert [(each["row"], each["reason"], each["place"]) for each in found.dead.to_pylist()] == [
+            (unsent, "missing", "$.after.note"), (scaled, "wrong_type", "$.after.amount"),
+        ]  # fmt: skip
+        assert rows[:3] == [
+            ("r", 1, Decimal("1.50"), "xxx", None), ("r", 2, None, None, None),
+            ("c", 3, None, rows[2][3], None),  # the connector writes null for NaN
+        ]  # fmt: skip
+        assert len(rows[2][3]) == 96_000
+        empty = (None,) * 5
+        assert rows[4:10] == [
+            ("u", 1, Decimal("2.00"), "xxx", 7), ("d", 2, *rows[5][2:]), empty, ("c", 4, None, None, 7),
+            ("d", 1, *rows[8][2:]), empty,
+        ]  # fmt: skip
+        assert rows[11] == ("t", None, None, None, None)
+        assert found.rescued.to_pylist()[0] == '{"tags":[{"scale":1,"value":"Dw=="},null]}'
+        facts = [row["change_snapshot"] for row in found.columns.to_pylist()]
+        assert facts[:3] == ["first", "last", "false"]
+        row = found.columns.to_pylist()[4]
+        assert row["change_lsn"] > 0
+        assert row["change_tx_id"] > 0
+        assert json.loads(row["change_sequence"])[1]
+
+        schema = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
+        keys = decoder_of(FormatSpec("avro", {"schema": schema, "registry": True}), registry=registry)
+        key_rows = decoded(keys, [key for key, _ in records])
+        assert not key_rows.dead.num_rows
+        assert key_rows.columns["id"].to_pylist() == [1, 2, 3, 3, 1, 2, 2, 4, 1, 1, 5, None]
     finally:
         connection.close()
 
@@ -178,18 +252,23 @@ def _text(value: Any) -> str | None:
 
 def _values(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
     """Return the first values of a topic."""
+    return [value for _, value in _records(bootstrap, topic, count)]
+
+
+def _records(bootstrap: str, topic: str, count: int) -> list[tuple[bytes | None, bytes | None]]:
+    """Return the first keys and values of a topic."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    found: list[bytes | None] = []
+    found: list[tuple[bytes | None, bytes | None]] = []
     deadline = time.monotonic() + 120
     try:
         while len(found) < count:
             assert time.monotonic() < deadline, f"only {len(found)} of {count} records arrived"
             message = consumer.poll(1)
             if message is not None and message.error() is None:
-                found.append(message.value())
+                found.append((message.key(), message.value()))
     finally:
         consumer.close()
     return found

@@ -83,7 +83,7 @@ def _avro_type(connect: Connect, known: set[str]) -> Any:
     if kind == "map":
         return {"type": "map", "values": avro_schema(connect["values"], known)}
     plain = _PLAIN.get(kind, kind)
-    made = {"type": plain}
+    made: dict[str, Any] = {"type": plain}
     if kind in ("int8", "int16"):
         made["connect.type"] = kind
     if name is not None:

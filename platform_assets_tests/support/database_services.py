@@ -30,6 +30,10 @@ class DatabaseServices:
         """The home of the broker, which also keeps the connector's jars."""
         return home_at(self.folder / "home")
 
+    def registry(self) -> str:
+        """Return the address of a registry, which is started if it does not run."""
+        return platform.start_service("registry", self.home, environ=service_environment()).address
+
 
 @contextmanager
 def database_services() -> Iterator[DatabaseServices]:

@@ -59,9 +59,7 @@ def _of_parts(array: pa.ListArray, marks: Marks) -> Marks:
     return found
 
 
-def _struct(
-    array: pa.StructArray, schema: Schema, kind: pa.DataType, d: Declared, unit: int
-) -> tuple[pa.Array, Marks]:
+def _struct(array: pa.StructArray, schema: Schema, kind: pa.DataType, d: Declared, unit: int) -> tuple[pa.Array, Marks]:
     fields = {each["field"]: each for each in schema["fields"]}
     is_there = ~_nulls(array)
     marks, parts = np.zeros(len(array), np.bool_), []

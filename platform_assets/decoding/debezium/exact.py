@@ -125,9 +125,7 @@ def change_of(
     return {**row, **facts}, image if lacking else None
 
 
-def _row(
-    image: dict[str, Any], columns: Columns, *, is_delete: bool, is_whole: bool
-) -> tuple[dict[str, Any], bool]:
+def _row(image: dict[str, Any], columns: Columns, *, is_delete: bool, is_whole: bool) -> tuple[dict[str, Any], bool]:
     """Return the columns of the row, and True if the row has undeclared fields. If `is_whole` is false, the row may lack
     TOASTed values."""
     _refuse_twice(image)

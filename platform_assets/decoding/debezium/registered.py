@@ -175,7 +175,9 @@ class EventDecoder:
         must_have = is_event & ~is_truncate
         undecided[must_have if self._mismatch else must_have & ~has_row] = 1
         before = parts.get(_BEFORE)
-        has_before = np.zeros(len(read), np.bool_) if before is None else before.is_valid().to_numpy(zero_copy_only=False)
+        has_before = (
+            np.zeros(len(read), np.bool_) if before is None else before.is_valid().to_numpy(zero_copy_only=False)
+        )
         partial = (operations == ord(UPDATE)) & ~has_before
         fields = {} if images is None else dict(zip(images.type.names, images.flatten(), strict=True))
         columns = []
@@ -198,7 +200,8 @@ class EventDecoder:
             return np.zeros(count, np.uint8)
         coded = found.dictionary_encode()
         codes = [ord(each) if len(each) == 1 and each.isascii() else 0 for each in coded.dictionary.to_pylist()]
-        return np.array([*codes, 0], np.uint8)[coded.indices.fill_null(len(codes)).to_numpy()]
+        operations: Bytes = np.array([*codes, 0], np.uint8)[coded.indices.fill_null(len(codes)).to_numpy()]
+        return operations
 
     def _images(self, parts: Mapping[str, pa.Array], has_after: Marks, is_delete: Marks) -> pa.StructArray | None:
         """Return the rows that count: before a delete, and after any other change. The result is null for events
@@ -207,16 +210,16 @@ class EventDecoder:
             found if (found := parts.get(name)) is not None and self._parts[name]["type"] == "struct" else None
             for name in (_BEFORE, _AFTER)
         )
-        if before is None and after is None:
+        known = [each.type for each in (after, before) if each is not None]
+        if not known:
             return None
-        kind = before.type if after is None else after.type
-        befores, afters = (pa.nulls(has_after.size, kind) if each is None else each for each in (before, after))
+        befores, afters = (pa.nulls(has_after.size, known[0]) if each is None else each for each in (before, after))
         if has_after.all():
             return afters
-        # Behind both is a null, for events without a row.
+        # The last one is null, for events without a row.
         count = has_after.size
         order = np.where(has_after, np.arange(count), np.where(is_delete, count + np.arange(count), 2 * count))
-        return pa.concat_arrays([afters, befores, pa.nulls(1, kind)]).take(pa.array(order))
+        return pa.concat_arrays([afters, befores, pa.nulls(1, known[0])]).take(pa.array(order))
 
     def _source(self, parts: Mapping[str, pa.Array], count: int, undecided: Bytes) -> dict[str, pa.Array]:
         """Return the fields of `SOURCE`."""
