@@ -1,9 +1,15 @@
-"""Find out whether the brokers and Spark answer and, if not, why: used by `check`, `status` and `up`."""
+"""Find out whether the brokers, Spark and the schema registry answer and, if not, why: used by `check`, `status` and `up`."""
 
 from __future__ import annotations
 
 from platform_assets.cli.environment import Environment
-from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError, SparkUnreachableError
+from platform_assets.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    RegistryRefusedError,
+    RegistryUnreachableError,
+    SparkUnreachableError,
+)
 
 _SECONDS = 4.0
 
@@ -64,3 +70,21 @@ def spark_silence(environment: Environment) -> str | None:
         "`;use_ssl=true` if the server requires TLS",
         "DEADLINE_EXCEEDED": f"{host}:{port} accepts connections but does not answer: check the server's log",
     }.get(code)
+
+
+def registry_silence(environment: Environment) -> str | None:
+    """Return the reason why the schema registry does not answer like one; None if it does. Raises ConfigurationError."""
+    from platform_assets.decoding.registry.cache import LARGEST_ID, BadReferences, UnknownId
+    from platform_assets.decoding.registry.client import HURRIED, RegistryClient
+    from platform_assets.decoding.registry.settings import RegistrySettings
+
+    client = RegistryClient(RegistrySettings.of(environment.variables), patience=HURRIED)
+    try:
+        client.schema(LARGEST_ID)
+    except (UnknownId, BadReferences):
+        return None
+    except (RegistryUnreachableError, RegistryRefusedError) as e:
+        return f"{e.reason}: check SCHEMA_REGISTRY_URL, the credentials, and that the registry is running"
+    finally:
+        client.close()
+    return None

@@ -50,7 +50,8 @@ def check(as_json: bool) -> None:
     of the tables that they read. Sums of floating-point numbers are printed as warnings. A topic that cannot be defined
     next to the others is also printed; the other topics are still defined. Services that are neither set in the
     environment nor started by `platform-assets up` are not checked. For a compacted topic with a state, the time after
-    which Kafka may remove deletes is printed.
+    which Kafka may remove deletes is printed. If a topic's records name schemas in a registry, the registry must answer
+    too.
 
     Exits 1 if there is a mistake, a topic is missing, or a service does not answer.
     """
@@ -104,6 +105,7 @@ def _answers(
 ) -> Iterator[Answer]:
     from platform_assets.cli.answers import broker_silence, spark_silence
 
+    topics = list(topics)
     if not environment.has_broker:
         yield Answer("kafka", "absent", "is not running: `platform-assets up` starts it")
     elif cause := broker_silence(environment):
@@ -117,6 +119,29 @@ def _answers(
         yield Answer("spark", "silent", f"does not answer: {cause}")
     else:
         yield Answer("spark", "answers")
+    by_registry = [d.topic for d in topics if d.decode is not None and d.decode.by_registry]
+    if by_registry:
+        yield _registry(environment, by_registry)
+
+
+def _registry(environment: Environment, topics: list[str]) -> Answer:
+    """Return the result for the registry, which these topics need."""
+    from platform_assets.cli.answers import registry_silence
+    from platform_assets.errors import ConfigurationError
+
+    what = "schema registry"
+    if not environment.has_registry:
+        others = f" (and {len(topics) - 1:,} more)" if len(topics) > 1 else ""
+        cause = (
+            f"is not running, but topic {topics[0]}{others} cannot be decoded without it: set SCHEMA_REGISTRY_URL, or run "
+            "`platform-assets up --registry`"
+        )
+        return Answer(what, "absent", cause)
+    try:
+        silence = registry_silence(environment)
+    except ConfigurationError as e:
+        return Answer(what, "unknown", str(e))
+    return Answer(what, "answers") if silence is None else Answer(what, "silent", f"does not answer: {silence}")
 
 
 def _topics(environment: Environment, topics: Iterable[TopicDeclaration], published: Iterable[str]) -> Iterator[Answer]:

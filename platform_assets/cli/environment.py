@@ -51,6 +51,11 @@ class Environment:
         """True if a Spark Connect server is set in the environment or runs embedded."""
         return bool(self.variables.get("SPARK_REMOTE"))
 
+    @property
+    def has_registry(self) -> bool:
+        """True if a schema registry is set in the environment or runs embedded."""
+        return bool(self.variables.get("SCHEMA_REGISTRY_URL"))
+
     def settings(self) -> ClientSettings:
         """Settings for every Kafka client. Raises ConfigurationError."""
         from platform_assets.kafka.settings import ClientSettings

@@ -12,6 +12,7 @@ from platform_assets.cli.main import main
 from platform_assets.services import platform, state
 from platform_assets.services.home import Home
 from platform_assets.services.process import ProcessRecord
+from platform_assets_tests.support.fake_registry import fake_registry
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 
 if TYPE_CHECKING:
@@ -120,6 +121,29 @@ def test_a_missing_topic_is_named_by_check_and_status(shell: Shell, broker: Brok
     (shell.root / "defs" / "no-such-topic" / "defs.yaml").unlink()
     assert shell.run("check", KAFKA_BOOTSTRAP_SERVERS=broker.bootstrap).exit_code == 0
     assert shell.run("status", KAFKA_BOOTSTRAP_SERVERS=broker.bootstrap).exit_code == 0
+
+
+def test_a_registry_that_topics_need_is_checked(shell: Shell) -> None:
+    events = '  decode:\n    value: {format: debezium, registry: true, schema: "id BIGINT"}\n'
+    for topic in ("orders", "returns"):
+        file = shell.declare(topic)
+        file.write_text(file.read_text().rstrip() + "\n" + events)
+
+    def answer(code: int, **variables: str | None) -> str:
+        result = shell.run("check", **variables)
+        assert result.exit_code == code, result.output
+        assert "canary" not in result.output
+        (line,) = [line for line in result.stdout.splitlines() if line.startswith("schema registry: ")]
+        return line
+
+    missing = answer(0, SCHEMA_REGISTRY_URL=None)
+    assert "topic orders (and 1 more) cannot be decoded without it: set SCHEMA_REGISTRY_URL" in missing
+    assert "does not answer: NewConnectionError" in answer(1, SCHEMA_REGISTRY_URL=f"http://{NOBODY}")
+    assert "contains a user or a password" in answer(1, SCHEMA_REGISTRY_URL="http://u:canary@127.0.0.1:1")
+    with fake_registry() as registry:
+        assert answer(0, SCHEMA_REGISTRY_URL=registry.url) == "schema registry: answers"
+        registry.unknown = (401, {}, b"")
+        assert "HTTP 401: check SCHEMA_REGISTRY_URL, the credentials" in answer(1, SCHEMA_REGISTRY_URL=registry.url)
 
 
 STATE = """\

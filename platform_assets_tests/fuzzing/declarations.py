@@ -79,6 +79,7 @@ _SIDES: Final[tuple[dict[str, Any], ...]] = (
         "milliseconds": ["t"],
     },
     {"format": "debezium", "schema": _SCHEMAS[0], "envelope": {"operation": "op", "lsn": "id"}},
+    {"format": "debezium", "schema": _SCHEMAS[0], "registry": True, "connector": {"binary.handling.mode": "hex"}},
     {"format": "string"},
 )
 _EXPECT: Final[tuple[dict[str, Any], ...]] = (

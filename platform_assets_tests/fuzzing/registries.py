@@ -28,6 +28,7 @@ from platform_assets.lake.files import files_below
 from platform_assets.model.decoding import FormatSpec
 from platform_assets_tests.fuzzing.hostile_schemas import DECLARED, HostileSchemas
 from platform_assets_tests.fuzzing.target import Case, Target, Wrong, check_message, damaged
+from platform_assets_tests.support.decoding import assert_same
 
 _LEVELS_OF_REFERENCES: Final = 3
 _SECONDS: Final = 1.0
@@ -74,6 +75,8 @@ class _Fuzzer:
                 self.avro,
                 self.avro,
                 self.avro,
+                self.events,
+                self.events,
                 self.json,
                 self.json,
                 self.json,
@@ -219,6 +222,36 @@ class _Fuzzer:
         declared = decoder_of(FormatSpec("avro", {"schema": DECLARED, "registry": True}))
         assert isinstance(declared, RegistryDecoder)
         self._read(declared.reader, Registered(AVRO, text, others), rng)
+
+    def events(self, rng: random.Random) -> None:
+        """Test the schema of change events whose row has an Avro schema. The fast and the exact path must agree."""
+        row = self._schemas.avro(rng)
+        named = rng.choice(
+            (
+                "",
+                '"connect.name":"org.apache.kafka.connect.data.Decimal",',
+                '"connect.parameters":[],"connect.type":"int8",',
+            )
+        )
+        row = row.replace('"logicalType"', f'{named}"logicalType"')
+        parts = [f'{{"name":"after","type":["null",{row}]}}', '{"name":"op","type":"string"}']
+        if rng.random() < 0.3:
+            parts.append(f'{{"name":"source","type":{self._schemas.avro(rng)}}}')
+        text = f'{{"type":"record","name":"Envelope","fields":[{",".join(parts)}]}}'
+        ddl = "id BIGINT, name STRING, more STRING, x0 DECIMAL(9,2), x1 TIMESTAMP, x2 ARRAY<STRUCT<y: INT>>"
+        declared = decoder_of(FormatSpec("debezium", {"schema": ddl, "registry": True}))
+        assert isinstance(declared, RegistryDecoder)
+        try:
+            decoder = declared.reader.decoder_for(Registered(AVRO, text, {}))
+        except BadSchema:
+            return
+        heads = (b"\0", b"\2", b"\2\2\2a\0", b"\2\4\2b\2\2c")
+        values = [
+            head + end for head in heads for end in (b"", b"\2c", b"\2d", rng.randbytes(9), rng.randbytes(40) + b"\2c")
+        ]
+        block = pa.array([*values, None], pa.binary())
+        self._decoded(decoder, block.to_pylist())
+        assert_same(decoder.decode(block), decoder.decode_exactly(block))
 
     def json(self, rng: random.Random) -> None:
         """Test a JSON Schema."""

@@ -101,9 +101,7 @@ class _Reading:
     def _union(self, document: list[Any], space: str, place: str) -> Schema:
         others = [each for each in document if each not in ("null", {"type": "null"})]
         if len(others) != 1:
-            raise BadSchema(
-                place, f"a union of {len(others)} types and null is not a type that the connector writes"
-            )
+            raise BadSchema(place, f"a union of {len(others)} types and null is not a type that the connector writes")
         return {**self.schema(others[0], space, place), "optional": len(others) < len(document)}
 
     def _record(self, document: Mapping[str, Any], space: str, place: str) -> Schema:
