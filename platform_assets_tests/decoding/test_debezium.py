@@ -383,7 +383,6 @@ def test_an_event_needs_no_source() -> None:
     ("options", "said"),
     [
         ({}, "`schema`"),
-        ({"schema": "id INT", "registry": True}, "`registry`"),
         ({"schema": "id INT", "connector": {"decimal.handling.mode": "exact"}}, "precise, string, double"),
         ({"schema": "id INT", "connector": {"plugin.name": "pgoutput"}}, "Leave it out"),
         ({"schema": "id INT", "connector": "string"}, "a mapping"),

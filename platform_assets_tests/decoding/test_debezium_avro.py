@@ -122,7 +122,8 @@ def test_an_operation_becomes_the_row_after_it_and_a_delete_the_row_before_it() 
         ("BIGINT", typed("int32"), -5, {}),
         ("INT", typed("int64"), 2**31 - 1, {}),
         ("DOUBLE", typed("int32"), 7, {}),
-        ("DOUBLE", typed("float"), 0.1, {}),
+        ("DOUBLE", typed("float"), 0.25, {}),
+        ("DECIMAL(9,2)", typed("float"), 0.25, {"decimal.handling.mode": "double"}),
         ("FLOAT", typed("float"), 0.25, {}),
         ("FLOAT", typed("double"), 0.1, {}),
         ("DOUBLE", typed("double"), "NaN", {}),
@@ -156,6 +157,16 @@ def test_each_type_is_as_in_json_by_the_fast_path(
     shown = {name: mode for name, mode in modes.items() if name == "binary.handling.mode"}
     decoder = of(f"id BIGINT, a {schema}", row, connector=shown)
     assert is_fast(decoder, avro_event(row, "c", None, {"id": 1, "a": value}))
+
+
+def test_a_32_bit_number_keeps_its_value() -> None:
+    """In JSON, it is the number that Java's text says, such as 0.1 or 115724850."""
+    row = {"f": typed("float"), "g": typed("float"), "h": typed("float")}
+    values = [avro_event(row, "c", None, dict.fromkeys("fgh", each)) for each in (0.1, 115724848.0)]
+    found = decoded(of("f DOUBLE, g FLOAT", row), values)
+    assert found.columns["f"].to_pylist() == [0.10000000149011612, 115724848.0]
+    assert found.columns["g"].to_pylist() == [0.10000000149011612, 115724848.0]
+    assert found.rescued.to_pylist() == ['{"h":0.1}', '{"h":115724850.0}']
 
 
 def test_milliseconds_need_no_declaration() -> None:

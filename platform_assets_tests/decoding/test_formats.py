@@ -21,7 +21,7 @@ def test_only_formats_with_readers_for_schemas_take_a_registry(name: str) -> Non
         decoder_of(FormatSpec(name, {"registry": True}))
     assert ("does not support `registry`" in str(refused.value)) != FORMATS[name].registry
     if not FORMATS[name].registry:
-        assert "only avro, json and protobuf do" in str(refused.value)
+        assert "only avro, debezium, json and protobuf do" in str(refused.value)
 
 
 @pytest.mark.parametrize("name", [name for name, known in FORMATS.items() if known.other_reader])

@@ -23,8 +23,11 @@ from platform_assets.ledger.entries import RecordedCut
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.state import NO_KEY, TRUNCATE, StateDeclaration
 from platform_assets.windows.state.folding import TopicState
+from platform_assets_tests.support.avro_data import record, written
+from platform_assets_tests.support.avro_events import avro_event, avro_schema, envelope, typed
 from platform_assets_tests.support.change_events import event, read_by
 from platform_assets_tests.support.decoded_topic import DecodedTopic
+from platform_assets_tests.support.fake_registry import fake_registry
 from platform_assets_tests.support.made_changes import DAYS, MadeChanges, change
 from platform_assets_tests.support.variants import long_after
 from testbed import samples
@@ -248,6 +251,48 @@ def test_a_delete_takes_effect_with_and_without_its_tombstone(tmp_path: Path, to
     notes = [Note("c", 1, "a"), Note("c", 2, "b"), Note("d", 1), *([Note(TOMBSTONE, 1)] if tombstones else [])]
     topic = made(tmp_path, *(note.record for note in notes))
     assert {row["id"]: (row["deleted"], row["name"]) for row in rows(topic)} == {1: (True, None), 2: (False, "b")}
+
+
+def test_events_in_avro_give_the_state_that_they_give_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column is added between two events of the window, so that they name two schemas of the registry."""
+    notes = [
+        Note("c", 1, "a"), Note("t"), Note("r", 2, "b"), Note("c", 3, "c"), Note("u", 2, "d"), Note("d", 3),
+        Note(TOMBSTONE, 3), Note("c", 4, "c"),
+    ]  # fmt: skip
+    old = {"id": {"type": "int64"}, "name": {"type": "string"}, "tags": typed("array", items=typed("string"))}
+    schemas = {1: old, 2: {**old, "added": typed("int32")}}
+    key = record(id="long")
+
+    def in_avro(note: Note, number: int) -> Keyed:
+        head, event_of = b"\0\0\0\0", json.loads(note.value or b"{}")
+        named = None if note.id is None else head + b"\3" + written(key, {"id": note.id})
+        if note.operation == TOMBSTONE:
+            return Keyed(named, None)
+        images = [event_of.get(image) for image in ("before", "after")]
+        return Keyed(named, head + bytes([number]) + avro_event(schemas[number], note.operation, *images))
+
+    with fake_registry() as registry:
+        monkeypatch.setenv("SCHEMA_REGISTRY_URL", registry.url)
+        for number, row in schemas.items():
+            registry.has(f"/schemas/ids/{number}", {"schema": json.dumps(avro_schema(envelope(row)))})
+        registry.has("/schemas/ids/3", {"schema": json.dumps(key)})
+        by_registry = replace(
+            DECODE,
+            value=FormatSpec("debezium", {**VALUE.options, "registry": True}),
+            key=FormatSpec("avro", {"schema": key, "registry": True}),
+        )
+        records = [in_avro(note, 1 + at % 2) for at, note in enumerate(notes)]
+        topics = [
+            made(tmp_path / "avro", *records, decode=by_registry),
+            made(tmp_path / "json", *(note.record for note in notes)),
+        ]
+    for topic in topics:
+        TopicState("orders", STATE, topic.lake).fold()
+    live = [sorted((row["id"], row["name"], row["tags"]) for row in rows(topic, "state")) for topic in topics]
+    dead = [{row["id"] for row in rows(topic, "state_deleted")} for topic in topics]
+    assert live == [[(2, "d", ["d"]), (4, "c", ["c"])]] * 2
+    assert dead == [{None, 3}] * 2
+    assert held(rows(topics[0])) == held(rows(topics[1]))
 
 
 def test_a_reinserted_row_lives(tmp_path: Path) -> None:

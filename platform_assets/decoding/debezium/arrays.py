@@ -95,7 +95,8 @@ def _scalar(array: pa.Array, kind: pa.DataType, d: Declared, unit: int) -> tuple
         if is_text or is_variable or pa.types.is_binary(read):
             return decimal(array, kind)
         if is_whole or is_real:
-            return decimal(array.cast(pa.string()), kind)
+            numbers = array.cast(pa.float64()) if is_real else array
+            return decimal(numbers.cast(pa.string()), kind)
     elif pa.types.is_timestamp(kind):
         if is_whole:
             return timestamp(array.cast(pa.int64()), kind, unit)
@@ -123,9 +124,6 @@ def _whole(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Marks]:
 
 
 def _real(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Marks]:
-    if kind == pa.float64() and array.type == pa.float32():
-        # The nearest 64-bit number to the text of the 32-bit number, as in JSON.
-        return array.cast(pa.string()).cast(kind), np.zeros(len(array), np.bool_)
     numbers = array.fill_null(0).to_numpy().astype(np.float64)
     with np.errstate(over="ignore"):
         made = numbers.astype(kind.to_pandas_dtype())

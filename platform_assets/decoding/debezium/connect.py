@@ -151,21 +151,32 @@ def _plain(kind: str, document: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
+def as_read(value: float, kind: str) -> Number:
+    """Return a floating-point number as the parser of JSON returns it. Each 32-bit number is also a 64-bit number."""
+    return Number(repr(value))
+
+
+def as_java(value: float, kind: str) -> float:
+    """Return the number that Python writes as Java writes `value`, which has the type `kind`."""
+    return float(str(np.float32(value))) if kind == "float" else value
+
+
 def json_form(
-    schema: Schema, value: Any, number: Callable[[str], Any] = Number, pairs: Callable[[Pairs], Any] = as_object
+    schema: Schema,
+    value: Any,
+    number: Callable[[float, str], Any] = as_read,
+    pairs: Callable[[Pairs], Any] = as_object,
 ) -> Any:
     """Return a value as the parser of JSON returns what Connect's JSON converter writes for it: bytes as base64, and
-    floating-point numbers that are not finite as text. `value` is what `avro.exact.read` returns. `number` converts the
-    text of other floating-point numbers, and `pairs` the entries of a map."""
+    floating-point numbers that are not finite as text. `value` is what `avro.exact.read` returns. `number` converts
+    other floating-point numbers, and `pairs` the entries of a map."""
     kind = schema["type"]
     if value is None or kind in ("boolean", "string", "int8", "int16", "int32", "int64"):
         return value
     if kind == "bytes":
         return base64.b64encode(value).decode("ascii")
     if kind in ("float", "double"):
-        if not math.isfinite(value):
-            return _NOT_FINITE.get(value, "NaN")
-        return number(str(np.float32(value)) if kind == "float" else repr(value))
+        return number(value, kind) if math.isfinite(value) else _NOT_FINITE.get(value, "NaN")
     if kind == "array":
         return [json_form(schema["items"], each, number, pairs) for each in value]
     if kind == "map":

@@ -22,7 +22,7 @@ from platform_assets.decoding.avro.plan import Struct
 from platform_assets.decoding.avro.resolution import plan_of_all
 from platform_assets.decoding.avro.types import BadSchema, parsed
 from platform_assets.decoding.by_value import decoded
-from platform_assets.decoding.debezium.connect import Schema, connect_schema, json_form
+from platform_assets.decoding.debezium.connect import Schema, as_java, connect_schema, json_form
 from platform_assets.decoding.debezium.declaration import Declared
 from platform_assets.decoding.debezium.exact import SOURCE, Columns, Row, change_of, columns_of
 from platform_assets.decoding.debezium.schemas import as_written, contradiction
@@ -138,7 +138,7 @@ class EventDecoder:
         known = {field.name: field.type for field in self.declared.row}
         found = {}
         for name in self._undeclared:
-            written = json_form(self._row[name], row[name], float, _all_pairs)
+            written = json_form(self._row[name], row[name], as_java, _all_pairs)
             if name not in known:
                 found[name] = written
             else:
