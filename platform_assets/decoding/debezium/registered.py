@@ -213,13 +213,13 @@ class EventDecoder:
         known = [each.type for each in (after, before) if each is not None]
         if not known:
             return None
-        befores, afters = (pa.nulls(has_after.size, known[0]) if each is None else each for each in (before, after))
+        earlier, later = (pa.nulls(has_after.size, known[0]) if each is None else each for each in (before, after))
         if has_after.all():
-            return afters
+            return later
         # The last one is null, for events without a row.
         count = has_after.size
         order = np.where(has_after, np.arange(count), np.where(is_delete, count + np.arange(count), 2 * count))
-        return pa.concat_arrays([afters, befores, pa.nulls(1, known[0])]).take(pa.array(order))
+        return pa.concat_arrays([later, earlier, pa.nulls(1, known[0])]).take(pa.array(order))
 
     def _source(self, parts: Mapping[str, pa.Array], count: int, undecided: Bytes) -> dict[str, pa.Array]:
         """Return the fields of `SOURCE`."""
