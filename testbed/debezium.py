@@ -24,6 +24,8 @@ PREFIX: Final = "db"
 _WORKER: Final = "org.apache.kafka.connect.cli.ConnectStandalone"
 _STREAMING: Final = "Starting streaming"
 """Text in the log of a connector whose snapshot is complete."""
+_FAILED: Final = "Task is being killed and will not recover until manually restarted"
+"""Text in the log of a worker whose task has failed."""
 
 
 def avro_converter(registry: str) -> dict[str, str]:
@@ -52,6 +54,8 @@ class Connector:
     settings: Mapping[str, str] = field(default_factory=dict)
     converter: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
+    _seen: int = 0
+    _failed: int = 0
 
     @property
     def log(self) -> Path:
@@ -66,10 +70,15 @@ class Connector:
 
     def start(self) -> None:
         """Start the worker. Return when the connector has completed its snapshot and streams changes."""
+        self.begin()
+        self.wait_for_stream()
+
+    def begin(self) -> None:
+        """Start the worker, and do not wait until the connector runs."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (port,) = choose_ports(1, "CONNECT_PORT", remembered=(), environ={})
         files = [self._file("worker.properties", self._worker(port)), self._file("connector.properties", self._own())]
-        seen = self._streams()
+        self._seen, self._failed = self._count(_STREAMING), self._count(_FAILED)
         class_path = os.pathsep.join(map(str, jars.class_path(self.home, "connect")))
         command = [
             str(find_java(os.environ).executable), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", class_path, _WORKER,
@@ -80,7 +89,15 @@ class Connector:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
                 env={**inherited(os.environ, SYSTEM), **UNICODE_PATHS},
             )  # fmt: skip
-        wait_until("the connector streams changes", lambda: self._streams() > seen, 240)
+
+    def wait_for_stream(self) -> None:
+        """Wait until the connector has completed its snapshot and streams changes."""
+        wait_until("the connector streams changes", self._streams, 240)
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the worker has ended, or its task has failed and needs a restart."""
+        return self.process is None or self.process.poll() is not None or self._count(_FAILED) > self._failed
 
     def end(self, *, kill: bool = False) -> None:
         """End the worker. With `kill`, no handler runs, as after a failure of the machine."""
@@ -89,9 +106,12 @@ class Connector:
             self.process.wait(60)
             self.process = None
 
-    def _streams(self) -> int:
-        assert self.process is None or self.process.poll() is None, f"the worker ended: see {self.log}"
-        return self.log.read_text(errors="replace").count(_STREAMING) if self.log.exists() else 0
+    def _streams(self) -> bool:
+        assert not self.has_failed, f"the worker ended, or its task failed: see {self.log}"
+        return self._count(_STREAMING) > self._seen
+
+    def _count(self, text: str) -> int:
+        return self.log.read_text(errors="replace").count(text) if self.log.exists() else 0
 
     def _worker(self, port: int) -> dict[str, str]:
         converter = {"": "org.apache.kafka.connect.json.JsonConverter", ".schemas.enable": "false", **self.converter}
