@@ -55,7 +55,7 @@ test-cluster: install ## Run the tests that need an object store, a Spark cluste
 	@$(BIN)/python -m platform_assets_tests.support.part_runs $(ARGS)
 
 .PHONY: soak
-soak: install ## Kill, freeze and cut off at random, then prove (SEEDS=30 SECONDS=300 SCENARIO=storm|matrix|outages|day|histories|restarts|decoders|recovery|decisions|races|states|publishing|pipeline|streaming|canary|fuzz-wire|… MINUTES=10 ROUNDS=100)
+soak: install ## Kill, freeze and cut off at random, then prove (SEEDS=30 SECONDS=300 SCENARIO=storm|matrix|outages|day|histories|restarts|decoders|recovery|decisions|races|states|publishing|pipeline|streaming|database|canary|fuzz-wire|… MINUTES=10 ROUNDS=100)
 	@$(BIN)/python -m platform_assets_tests.soak $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)

@@ -1,7 +1,7 @@
 """`make soak`: run scenarios, and print the findings.
 
 The scenarios are storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, decisions, states,
-publishers, pipelines and canaries. The exit code is 1 if anything was found, or if something did not recover by itself.
+publishers, pipelines, databases and canaries. The exit code is 1 if anything was found, or if something did not recover by itself.
 A scenario continues after a finding.
 """
 
@@ -25,6 +25,7 @@ from platform_assets_tests.fuzzing import running
 from platform_assets_tests.fuzzing.targets import TARGETS
 from platform_assets_tests.soak import (
     canary,
+    database,
     day,
     decisions,
     decoders,
@@ -43,11 +44,12 @@ from platform_assets_tests.soak import (
 from platform_assets_tests.soak.cells import cells
 from platform_assets_tests.soak.outages import OUTAGES
 from platform_assets_tests.soak.production import PARTS
+from testbed import postgres
 from testbed.homes import engines
 
 SCENARIOS: Final = (
     "storm", "matrix", "outages", "day", "histories", "restarts", "decoders", "recovery", "decisions", "races", "states",
-    "publishing", "pipeline", "streaming", "canary", *TARGETS,
+    "publishing", "pipeline", "streaming", "database", "canary", *TARGETS,
 )  # fmt: skip
 _SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.delay.ms": "500"}
 
@@ -205,6 +207,18 @@ def _pipelines(report: Report, first: int, seeds: int, minutes: float, root: Pat
                 report.add(pipeline.HEADER, found.line(), found.anomalies if found.by == "platform" else ())
 
 
+def _databases(report: Report, first: int, seeds: int, root: Path) -> None:
+    """Run all seeds with the same broker, Spark server and PostgreSQL server."""
+    if postgres.programs() is None:
+        print(f"database: left out, because {postgres.HOW}", flush=True)
+        return
+    with report.going_on("services of the databases"), database.services(root / "database") as services:
+        for seed in range(first, first + seeds):
+            with report.going_on(f"database of seed {seed}"):
+                found = database.run(seed, services, root / f"database-{seed}")
+                report.add(database.HEADER, found.line(), found.anomalies)
+
+
 def _canaries(report: Report, root: Path) -> None:
     with report.going_on("canaries"):
         found = canary.run(root / "canary")
@@ -295,6 +309,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.scenario in ("pipeline", "all"):
         given = {"rate": chosen.rate, "kills": chosen.kills, "peer": chosen.peer}
         _pipelines(report, chosen.seed, chosen.seeds, chosen.minutes, root, **given)
+    if chosen.scenario in ("database", "all"):
+        _databases(report, chosen.seed, chosen.seeds, root)
     if chosen.scenario in ("canary", "all"):
         _canaries(report, root)
     for target in TARGETS:
