@@ -23,7 +23,7 @@ NAMED: Final = 1_000
 """Number of differences that `compare-postgres --json` lists."""
 _NOT_A_NUMBER: Final = "NaN"
 _ENDS: Final = ("last", "last_in_data_collection")
-_STREAMED: Final = ("false", "incremental")
+_STREAMED: Final = ("false", None, "incremental")
 
 Record = tuple[bytes | None, bytes | None]
 """Key and value of a record, in the order of the topic."""

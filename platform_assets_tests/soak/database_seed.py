@@ -123,6 +123,9 @@ class FollowedDatabase:
             "publication.autocreate.mode": "filtered",
             "heartbeat.interval.ms": "300",
             "heartbeat.action.query": _HEARTBEAT,
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter.schemas.enable": "false",
+            "value.converter.replace.null.with.default": "false",
             **self.settings,
         }
 

@@ -67,7 +67,8 @@ def test_an_event_with_a_placeholder_says_nothing_about_its_row() -> None:
 def test_a_whole_snapshot_deletes_rows_without_an_event_since_its_first_one() -> None:
     killed = [_event("r", 1, snapshot="first", lsn=5), _event("r", 2, snapshot="true", lsn=5)]
     whole = [
-        _event("r", 2, snapshot="first", lsn=9), _event("r", 3, snapshot="last_in_data_collection", lsn=9), _event("c", 4),
+        _event("r", 2, snapshot="first", lsn=9), _event("r", 3, snapshot="last_in_data_collection", lsn=9),
+        _event("c", 4, snapshot=None),
     ]  # fmt: skip
     assert _keys([*killed, *whole]) == ["1", "2", "3", "4"]
     assert _keys([*killed, *whole], whole=True) == ["2", "3", "4"]
