@@ -145,10 +145,15 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         process.join()
         if process.exitcode == 0:
             return
-        run = self._instance.get_run_by_id(run_id)
-        if run is not None and run.status in (DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING):
-            text = f"process {process.pid} ended with exit code {process.exitcode} before the run had begun"
-            self._instance.report_run_failed(run, text)
+        try:
+            run = self._instance.get_run_by_id(run_id)
+            if run is None or run.status not in (DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING):
+                return
+            # If the fork server itself ends, it looks as if its processes had ended.
+            if PROCESS_TAG not in run.tags or _of_run(run) is None:
+                self._instance.report_run_failed(run, f"process {process.pid} ended before the run had begun")
+        except Exception:  # noqa: BLE001 - a thread has no caller
+            _log.exception("run %s cannot be looked up after its process ended; run monitoring will notice", run_id)
 
     def terminate(self, run_id: str) -> bool:
         """Interrupt the process of a run. This works from any process on the same machine. Return True if the run has a

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -201,7 +202,26 @@ def test_a_process_that_is_killed_before_its_run_begins_fails_the_run_at_once(
     process_of(instance, run.run_id).kill()
     assert ended(instance, run.run_id) is dg.DagsterRunStatus.FAILURE
     (event,) = [each.message for each in instance.all_logs(run.run_id) if each.dagster_event is not None]
-    assert "exit code -9 before the run had begun" in event
+    assert "ended before the run had begun" in event
+
+
+def test_a_process_that_survives_its_fork_server_goes_on(instance: dg.DagsterInstance, folder: Path) -> None:
+    job = ReconstructableJob.for_file(str(folder / "code.py"), "working")
+    run = instance.create_run_for_job(job.get_definition(), job_code_origin=job.get_python_origin())
+    hold = folder / "hold"
+    hold.touch()
+    waiting = f"import time\nfrom pathlib import Path\nwhile Path({str(hold)!r}).exists():\n    time.sleep(0.05)\n"
+    (folder / "code.py").write_text(waiting + CODE.replace("WORD", "later"))
+    instance.run_launcher.launch_run(LaunchRunContext(run, None))
+    (watch,) = (each for each in threading.enumerate() if each.name == f"watch {run.run_id}")
+    parent = process_of(instance, run.run_id).parent()
+    assert parent is not None
+    parent.kill()
+    watch.join(60)
+    assert not watch.is_alive()
+    assert not found(instance, run.run_id).is_finished
+    hold.unlink()
+    assert ended(instance, run.run_id) is dg.DagsterRunStatus.SUCCESS
 
 
 def test_another_process_is_never_taken_for_a_run_and_interrupted(

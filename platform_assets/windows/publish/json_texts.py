@@ -163,7 +163,7 @@ class JsonTexts:
             return b64encode(value).decode()
         if isinstance(value, datetime) and value.tzinfo is not None:
             return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
-        if isinstance(value, date):
+        if isinstance(value, date) and not isinstance(value, datetime):
             return value.isoformat()
         raise ConfigurationError(f"column {name!r} has type {kind}, which cannot be published as JSON")
 
