@@ -153,7 +153,8 @@ class PreloadedRunLauncher(DefaultRunLauncher):
             if PROCESS_TAG not in run.tags or _of_run(run) is None:
                 self._instance.report_run_failed(run, f"process {process.pid} ended before the run had begun")
         except Exception:  # noqa: BLE001 - a thread has no caller
-            _log.exception("run %s cannot be looked up after its process ended; run monitoring will notice", run_id)
+            text = f"run {run_id} cannot be looked up after its process ended; run monitoring will notice"
+            _log.exception("%s", printable(text))
 
     def terminate(self, run_id: str) -> bool:
         """Interrupt the process of a run. This works from any process on the same machine. Return True if the run has a

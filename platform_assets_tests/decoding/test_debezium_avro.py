@@ -221,6 +221,10 @@ def test_what_a_column_cannot_hold_is_the_dead_letter_of_json(
         ("DATE", MILLIS, "io.debezium.time.Timestamp, but the column is DATE"),
         ("STRUCT<t: TIMESTAMP>", struct_of("n.P", {"t": typed("int64")}), "int64 without a name"),
         ("MAP<STRING, DATE>", typed("map", values=typed("int32")), "int32 without a name"),
+        ("STRUCT<t: TIMESTAMP>", typed("map", values=MILLIS), "which is a map, but the column is STRUCT"),
+        ("MAP<STRING, TIMESTAMP>", struct_of("n.P", {"t": MILLIS}), "which is a struct, but the column is MAP"),
+        ("BINARY", TEXT, "which is text, but the column is BINARY: declare the connector's `binary.handling.mode`"),
+        ("ARRAY<BINARY>", typed("array", items=TEXT), "declare STRING"),
     ],
 )
 def test_a_schema_that_contradicts_the_declaration_is_a_dead_letter(schema: str, kind: Connect, detail: str) -> None:
@@ -258,7 +262,7 @@ def test_undeclared_fields_are_rescued_as_in_json() -> None:
         "f": typed("float"),
     }  # fmt: skip
     whole = {"x": 1.5, "y": "3q0="}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"id": 1, "g": whole, "l": [whole, None], "m": {"k": whole}, "d": 5, "f": "NaN"},
         {"id": 2, "g": None, "l": [], "m": {}, "d": None, "f": 0.1},
     ]
@@ -269,6 +273,29 @@ def test_undeclared_fields_are_rescued_as_in_json() -> None:
         '{"d":null,"f":0.1}',
     ]
     assert is_fast(of(schema, row), avro_event(row, "c", None, rows[0]))
+    nested = {name: kind for name, kind in row.items() if name not in ("d", "f")}
+    given = [{name: value for name, value in each.items() if name in nested} for each in rows]
+    found = in_both(schema, nested, *given)
+    assert found.rescued.to_pylist() == ['{"$.g.y":"3q0=","$.l[0].y":"3q0=","$.m.k.y":"3q0="}', None]
+
+
+def test_numbers_with_far_scales_are_exact_or_dead_letters() -> None:
+    row = {"a": VARIABLE}
+    given = [(20_000, 0), (-20_000, 0), (20_000, 1), (-20_000, -1), (20_000, -(10**30)), (3, -1500), (-2, 3), (-16, 1)]
+    found = in_both("a DECIMAL(20,2)", row, *({"a": {"scale": s, "value": number(n)}} for s, n in given))
+    assert found.columns["a"].to_pylist() == [0, 0, None, None, None, Decimal("-1.50"), 300, 10**16]
+    assert [each["reason"] for each in found.dead.to_pylist()] == ["out_of_range"] * 3
+
+
+def test_a_decimal_without_a_scale_in_its_schema_has_the_scale_0() -> None:
+    document = json.dumps(avro_schema(envelope({"a": decimal_of(2)}))).replace('{"scale": "2"}', '{"scale": null}')
+    document = document.replace('"scale": 2, ', "")
+    assert '"scale": null' in document
+    assert '"scale": 2' not in document
+    spec = FormatSpec("debezium", {"schema": "a DECIMAL(10,4)"})
+    decoder = event_decoder(declared(spec, by_registry=True), document, [])
+    found = decoded(decoder, [avro_event({"a": decimal_of(2)}, "c", None, {"a": number(123)})])
+    assert "schema says scale 0" in found.dead["detail"][0].as_py()
 
 
 def test_a_map_with_a_key_twice_loses_nothing() -> None:

@@ -142,8 +142,9 @@ def _plain(kind: str, document: Mapping[str, Any]) -> dict[str, Any]:
     if name is None and isinstance(logical, str):
         is_decimal = logical == "decimal" and kind == "bytes"
         name = DECIMAL if is_decimal else _LOGICAL.get((kind, logical))
-    if name == DECIMAL and not (isinstance(parameters, Mapping) and "scale" in parameters):
-        parameters = {"scale": document.get("scale", 0)}
+    if name == DECIMAL and not (isinstance(parameters, Mapping) and parameters.get("scale") is not None):
+        scale = document.get("scale")
+        parameters = {"scale": 0 if scale is None else scale}
     if name is not None:
         made["name"] = name
     if isinstance(parameters, Mapping):

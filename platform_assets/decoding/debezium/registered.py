@@ -133,8 +133,8 @@ class EventDecoder:
             raise
         return row, self._rescued(found[image]) if image else None
 
-    def _rescued(self, row: Mapping[str, Any]) -> str:
-        """Return a JSON object with the undeclared fields of a row, as the exact path of JSON returns them."""
+    def _rescued(self, row: Mapping[str, Any]) -> str | None:
+        """Return a JSON object with the undeclared fields of a row, as the exact path of JSON returns them; None if it has none."""
         known = {field.name: field.type for field in self.declared.row}
         found = {}
         for name in self._undeclared:
@@ -143,7 +143,7 @@ class EventDecoder:
                 found[name] = written
             else:
                 found.update(_inner(self._row[name], known[name], written, (name,)))
-        return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(found, ensure_ascii=False, separators=(",", ":")) if found else None
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode`."""

@@ -147,10 +147,14 @@ def _precise(value: Any, kind: pa.DataType) -> Decimal:
     if content is None or not content:
         raise _other_mode(value, kind, "bytes in base64")
     number = int.from_bytes(content, "big", signed=True)
-    if scale < kind.scale:
-        number *= 10 ** (kind.scale - scale)
-    elif scale > kind.scale:
-        number, rest = divmod(number, 10 ** (scale - kind.scale))
+    if not number:
+        return _EXACT.scaleb(Decimal(0), -kind.scale)
+    more = kind.scale - scale
+    # A number of n bits is below 10 ** n, which is not worth computing.
+    if more > 0:
+        number *= 10 ** min(more, kind.precision)
+    elif more < 0:
+        number, rest = divmod(number, 10 ** min(-more, number.bit_length()))
         if rest:
             raise Fault(
                 "out_of_range", f"a number with {scale} digits after the point is more precise than {type_name(kind)}"

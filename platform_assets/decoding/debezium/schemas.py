@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from platform_assets.decoding.debezium.connect import DECIMAL
 from platform_assets.decoding.debezium.declaration import (
+    BYTES,
     DECIMALS,
     EXACT_DIGITS,
     MICROSECOND,
@@ -69,15 +70,17 @@ def contradiction(schema: Mapping[str, Any], kind: pa.DataType, d: Declared) -> 
     """Return why a column's schema in a registry contradicts the declared type, or None."""
     own, unit = as_written(schema, kind, d)
     for part, leaf in _leaves(schema, kind):
-        detail = _unclear(part, leaf) or _detail(part, leaf, own, unit)
+        detail = _unclear(part, leaf, own) or _detail(part, leaf, own, unit)
         if detail is not None:
             return detail
     return None
 
 
 def _leaves(schema: Mapping[str, Any], kind: pa.DataType) -> Iterator[tuple[Mapping[str, Any], pa.DataType]]:
-    """Yield the parts of a schema whose declared type is not nested, with that type."""
-    if pa.types.is_list(kind):
+    """Yield the parts of a schema whose declared type is not nested, with that type, and those that are nested in another way."""
+    if _is_nested_otherwise(schema, kind):
+        yield schema, kind
+    elif pa.types.is_list(kind):
         if schema["type"] == "array":
             yield from _leaves(schema["items"], kind.value_type)
     elif pa.types.is_map(kind):
@@ -92,10 +95,22 @@ def _leaves(schema: Mapping[str, Any], kind: pa.DataType) -> Iterator[tuple[Mapp
         yield schema, kind
 
 
-def _unclear(schema: Mapping[str, Any], kind: pa.DataType) -> str | None:
+def _is_nested_otherwise(schema: Mapping[str, Any], kind: pa.DataType) -> bool:
+    wire = schema["type"]
+    return bool(pa.types.is_struct(kind) and wire == "map") or bool(pa.types.is_map(kind) and wire == "struct")
+
+
+def _unclear(schema: Mapping[str, Any], kind: pa.DataType, d: Declared) -> str | None:
     """Return why values cannot be read exactly, although they have the right form; or None."""
     name, wire = schema.get("name"), schema["type"]
-    said = f"the registry's schema says {str(name)[:60] if name else f'{wire} without a name'}"
+    said = f"the registry's schema says {ascii(name)[1:-1][:60] if name else f'{wire} without a name'}"
+    if _is_nested_otherwise(schema, kind):
+        return f"{said}, which is a {wire}, but the column is {type_name(kind)}"
+    if pa.types.is_binary(kind) and wire == "string" and d.binary == "bytes":
+        return (
+            f"{said}, which is text, but the column is BINARY: declare the connector's `{BYTES}` (base64, base64-url-safe or hex) "
+            "under `connector`, or declare STRING"
+        )
     is_whole = wire in ("int8", "int16", "int32", "int64")
     if pa.types.is_timestamp(kind) and is_whole and name not in _UNITS:
         return f"{said}, which is not the unit of a TIMESTAMP: declare BIGINT, or set `connect.meta.data` to true in the converter"
