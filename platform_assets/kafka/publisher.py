@@ -386,7 +386,7 @@ class Session:
         topic, produce, reports = self.target.topic, self.producer.produce, batch.reports()
         rows, at = zip(batch.records, batch.partitions.tolist()), 0  # noqa: B905 - some records are left out
         for place in sorted(reports):
-            # Records of which no report is needed take a short way, because there are many.
+            # Most records need no report. Each argument that they do without saves time.
             for (key, value, headers), partition in islice(rows, place - at):
                 try:
                     if headers is None:
@@ -396,8 +396,8 @@ class Session:
                 except BufferError:
                     self._produce_one(topic, value, key, partition=partition, headers=headers or [])
             (key, value, headers), partition = next(rows)
-            at, told = place + 1, self._reporting(reports[place])
-            self._produce_one(topic, value, key, partition=partition, headers=headers or [], on_delivery=told)
+            at, reporting = place + 1, self._reporting(reports[place])
+            self._produce_one(topic, value, key, partition=partition, headers=headers or [], on_delivery=reporting)
             if is_first:
                 self.target.before_step("first")
                 is_first = False

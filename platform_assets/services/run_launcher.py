@@ -149,7 +149,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
             run = self._instance.get_run_by_id(run_id)
             if run is None or run.status not in (DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING):
                 return
-            # If the fork server itself ends, it looks as if its processes had ended.
+            # If the fork server has ended, all of its processes seem to have ended.
             if PROCESS_TAG not in run.tags or _of_run(run) is None:
                 self._instance.report_run_failed(run, f"process {process.pid} ended before the run had begun")
         except Exception:  # noqa: BLE001 - a thread has no caller

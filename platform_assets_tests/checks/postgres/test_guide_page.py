@@ -79,7 +79,7 @@ def test_the_page_leads_to_a_state_that_equals_the_table(tmp_path: Path) -> None
                 changes = "UPDATE orders SET id = 9 WHERE id = 2", "DELETE FROM orders WHERE id = 3"
                 assert follow(insert.format("1, 4"), *changes) == in_database()
                 assert follow("TRUNCATE orders", insert.format("4, 6")) == in_database()
-                # Null in a column with a default, which Connect's converters replace unless they are told not to.
+                # By default, Connect's converters replace a null in this column with the column's default.
                 default = "ALTER TABLE orders ALTER note SET DEFAULT 'none'"
                 assert follow(default, "UPDATE orders SET note = NULL WHERE id = 4") == in_database()
                 assert in_database()[0][2] is None
