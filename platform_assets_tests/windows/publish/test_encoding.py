@@ -17,6 +17,7 @@ from platform_assets.errors import ConfigurationError, UnpublishableRowError, Un
 from platform_assets.kernels.published import MOST, NUMBER, TIME, join_columns
 from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.model.tables import TableRef
+from platform_assets.windows.publish import encoding
 from platform_assets.windows.publish.encoding import Encoder, fitting, partitions
 from platform_assets_tests.support.typed_rows import typed_rows
 
@@ -129,6 +130,23 @@ def test_times_of_any_year_are_iso_8601_in_utc(rng: random.Random) -> None:
         for t in rows["at"].to_pylist()
     ]
     assert encoder(rows).encode(rows).values == [f'{{"at":{text}}}'.encode() for text in times]
+
+
+def test_rows_are_encoded_in_parts_as_they_are_in_one(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = [rng.choice([None, *range(1000)]) for _ in range(50)]
+    rows = with_places(
+        pa.table({"n": pa.array(numbers, pa.int64()), "tombstone": [rng.random() < 0.2 for _ in numbers]})
+    )
+    each = encoder(rows, key=Part("text", ("n",)), headers=(("number", "n"),), tombstones=True)
+    monkeypatch.setattr(encoding, "_IN_CACHE", 50)
+    whole = each.encode(rows)
+    assert [key is None for key in whole.keys] == [number is None for number in numbers]
+    for size in (1, 7, 49):
+        monkeypatch.setattr(encoding, "_IN_CACHE", size)
+        found = each.encode(rows)
+        assert (found.keys, found.values, found.headers) == (whole.keys, whole.values, whole.headers)
+        assert found.sizes.tolist() == whole.sizes.tolist()
+        assert partitions(found.key_column, rows, 3).tolist() == partitions(whole.key_column, rows, 3).tolist()
 
 
 def test_whole_numbers_of_each_width_keep_all_digits() -> None:
