@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from platform_assets.checks.postgres.comparing import Comparison, Difference
 
 JSON_VERSION: Final = 1
+_KEPT: Final = 1_000
+_MOST: Final = 1_000_000
 EXIT_CODES: Final = {"equal": 0, "different": 1, "undecided": 2}
 _SHOWN: Final = 20
 
@@ -42,9 +44,24 @@ _SHOWN: Final = 20
     help="Wait at most this long until the lake has every change of the snapshot.",
 )
 @click.option("--values", is_flag=True, help="Also show the values that differ.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, _MOST),
+    default=_KEPT,
+    show_default=True,
+    metavar="ROWS",
+    help="With --json, list at most this many differences; all are counted.",
+)
 @options.as_json("Print JSON: version, topic, table, outcome, snapshot, counts, differences and more.")
 def compare_postgres(
-    topic: str, variable: str, table: str | None, slot: str | None, wait: float, values: bool, as_json: bool
+    topic: str,
+    variable: str,
+    table: str | None,
+    slot: str | None,
+    wait: float,
+    values: bool,
+    limit: int,
+    as_json: bool,
 ) -> None:
     """Prove that the latest row of each key of TOPIC equals the row in PostgreSQL, or name the keys that differ.
 
@@ -85,6 +102,7 @@ def compare_postgres(
                 slot=slot,
                 wait=wait,
                 values=values,
+                limit=limit if as_json else _SHOWN,
                 on_progress=on_progress,
             ).run()
     except (PlatformError, KeyboardInterrupt) as e:
@@ -124,6 +142,7 @@ def to_json(found: Comparison) -> dict[str, object]:
         "columns": list(found.columns),
         "not_compared": found.not_compared,
         "counts": {kind: found.counts[kind] for kind in ("missing", "extra", "different")},
+        "limit": found.limit,
         "differences": [_difference(each) for each in found.differences],
         "reasons": found.why_undecided,
         "notes": found.notes,
@@ -153,7 +172,7 @@ def _print(found: Comparison) -> None:
         for name, (there, here) in each.values.items():
             echo(f"    {name}: {there!r} in the database, {here!r} in the lake")
     if counts.total() > _SHOWN:
-        echo(f"  and {counts.total() - _SHOWN:,} more: `--json` lists the first {len(found.differences):,}")
+        echo(f"  and {counts.total() - _SHOWN:,} more: `--json --limit {min(counts.total(), _MOST)}` lists them")
     for reason in found.why_undecided:
         echo(f"  undecided: {reason}")
     for name, why in found.not_compared.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from platform_assets.checks.postgres.comparing import Comparison, Difference, PostgresComparison
+from platform_assets.checks.postgres.comparing import KEPT, Comparison, Difference, PostgresComparison
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 
 pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
@@ -102,3 +102,27 @@ def test_an_unexpected_error_does_not_look_like_a_difference_and_shows_no_value(
     assert done.exit_code == 2
     assert "unexpected ValueError at test_compare_postgres.py:" in done.stderr
     assert "canary" not in done.output
+
+
+def test_a_script_gets_as_many_differences_as_it_asks_for(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = shell.root / "defs" / "db.public.orders" / "defs.yaml"
+    file.write_text(file.read_text() + "  decode: {value: {format: debezium, schema: id INT NOT NULL}}\n")
+
+    def run(self: PostgresComparison) -> Comparison:
+        found = comparison()
+        found.limit = self.limit
+        for number in range(1_200):
+            found.add(Difference("missing", {"id": str(number)}))
+        return found
+
+    monkeypatch.setattr(PostgresComparison, "run", run)
+    for limit, listed in ((None, 1_000), (1, 1), (1_100, 1_100), (1_000_000, 1_200)):
+        done = shell.run(*COMMAND, "--json", *(() if limit is None else ("--limit", str(limit))))
+        printed = json.loads(done.stdout)
+        assert (done.exit_code, printed["counts"]["missing"], printed["limit"]) == (1, 1_200, limit or KEPT)
+        assert [each["key"]["id"] for each in printed["differences"]] == list(map(str, range(listed)))
+    text = shell.run(*COMMAND).stdout
+    assert text.count("  missing id=") == 20
+    assert "  and 1,180 more: `--json --limit 1200` lists them" in text
+    for wrong in ("0", "1000001", "all"):
+        assert shell.run(*COMMAND, "--json", "--limit", wrong).exit_code == 2

@@ -30,8 +30,8 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.state import RECORD_KEY
 from platform_assets.windows.decode.decoding import Receipts
 
-MOST: Final = 1_000
-"""Number of differences that are kept; all are counted."""
+KEPT: Final = 1_000
+"""Default number of differences that are kept; all are counted."""
 _LOOK_AGAIN: Final = 1.0
 Kind = Literal["missing", "extra", "different"]
 Outcome = Literal["equal", "different", "undecided"]
@@ -53,7 +53,8 @@ class Difference:
 class Comparison:
     """The result of a comparison. `later` is the number of decoded rows of transactions that began after the snapshot.
     `not_compared` maps columns to the reasons. `reasons` say why differences may be changes that are not in the lake
-    yet, and `notes` what else may explain differences. `doubts` say why neither equal rows nor differences count."""
+    yet, and `notes` what else may explain differences. `doubts` say why neither equal rows nor differences count.
+    `differences` has the first `limit` of them."""
 
     topic: str
     table: str
@@ -68,6 +69,7 @@ class Comparison:
     differences: list[Difference] = field(default_factory=list)
     counts: Counter[Kind] = field(default_factory=Counter)
     doubts: list[str] = field(default_factory=list)
+    limit: int = KEPT
 
     @property
     def outcome(self) -> Outcome:
@@ -84,7 +86,7 @@ class Comparison:
     def add(self, difference: Difference) -> None:
         """Count a difference, and keep it if there are not too many."""
         self.counts[difference.kind] += 1
-        if len(self.differences) < MOST:
+        if len(self.differences) < self.limit:
             self.differences.append(difference)
 
 
@@ -94,7 +96,7 @@ class PostgresComparison:
 
     `table` is `schema.table`; by default, the end of the topic's name. `slot` is the connector's replication slot; by
     default, the only logical one of the database. `wait` is the number of seconds to wait for changes that are not in
-    the lake yet. With `values`, differences contain values.
+    the lake yet. With `values`, differences contain values. The first `limit` differences are kept, in the order of keys.
     """
 
     declaration: TopicDeclaration
@@ -106,6 +108,7 @@ class PostgresComparison:
     slot: str | None = None
     wait: float = 0.0
     values: bool = False
+    limit: int = KEPT
     on_progress: Callable[[str], None] = lambda text: None
 
     def run(self) -> Comparison:
@@ -175,7 +178,7 @@ class PostgresComparison:
                 not_compared[name] = "the database has no such column"
         result = Comparison(
             d.topic, f"{database.schema}.{database.table}", database.snapshot.text, tuple(key), tuple(judged),
-            not_compared, reasons, self._notes(),
+            not_compared, reasons, self._notes(), limit=self.limit,
         )  # fmt: skip
         windows = [window.key for window in self.ledger.windows(d.topic)]
         rows = LatestRows(table, windows, facts, texts, tuple(judged), database.snapshot, folder)
