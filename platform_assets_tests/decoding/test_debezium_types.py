@@ -6,7 +6,9 @@ PostgreSQL is the judge: each decoded value is sent back to it, and it compares 
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -35,7 +37,14 @@ DOUBLE = {
     "decimal.handling.mode": "double", "time.precision.mode": "microseconds", "binary.handling.mode": "base64-url-safe",
 }  # fmt: skip
 CONNECT = {"time.precision.mode": "connect", "binary.handling.mode": "base64"}
-MODES = {"default": DEFAULT, "text": TEXT, "double": DOUBLE, "connect": CONNECT}
+MICROS = {"time.precision.mode": "adaptive_time_microseconds"}
+MODES = {"default": DEFAULT, "text": TEXT, "double": DOUBLE, "connect": CONNECT, "micros": MICROS}
+OTHERS: Mapping[str, Mapping[str, str]] = {
+    "text": {"interval.handling.mode": "string", "hstore.handling.mode": "map"},
+    "connect": {"interval.handling.mode": "string"},
+    "micros": {"hstore.handling.mode": "map"},
+}
+"""The connector's other settings in a mode. The decoder needs none of them."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,9 @@ def column(kind: str, declared: str, *values: str, **other: str | None) -> Colum
     return Column(kind, values, declared, other)
 
 
+MAP = "MAP<STRING, STRING>"
+POINT = "STRUCT<x: DOUBLE, y: DOUBLE, wkb: BINARY, srid: INT>"
+POINT_TEXT = "STRUCT<x: DOUBLE, y: DOUBLE, wkb: STRING, srid: INT>"
 COLUMNS = {
     "b": column("boolean", "BOOLEAN", "true", "false"),
     "i2": column("smallint", "SMALLINT", "-32768", "32767"),
@@ -86,6 +98,16 @@ COLUMNS = {
     "as": column("timestamp[]", "ARRAY<TIMESTAMP>", '{"2024-02-29 13:37:03.123456",NULL}', "{}", connect=None),
     "ad": column("date[]", "ARRAY<DATE>", "{2024-02-29,0001-01-01}", "{}"),
     "aba": column("bytea[]", "ARRAY<BINARY>", '{"\\\\xdead"}', "{}"),
+    "b1": column("bit(1)", "BOOLEAN", "1", "0"),
+    "b12": column("bit(12)", "BINARY", "101100001111", "000000000001", "000000000000", text="STRING", double="STRING"),
+    "b70": column("bit(70)", "BINARY", "1" + "0" * 68 + "1", text="STRING", double="STRING"),
+    "bv": column("bit varying(20)", "BINARY", "10110000111101", "1", "00010", text="STRING", double="STRING"),
+    "h": column("hstore", "STRING", 'a=>1, "b c"=>NULL, "ü\\""=>"€"', "", text=MAP, micros=MAP),
+    "p": column("point", POINT, "(1.5,-2.25)", "(0,1e300)", text=POINT_TEXT, double=POINT_TEXT),
+    "t": column("time", "BIGINT", "13:37:03.123456", "00:00", "23:59:59.999999", text="STRING", connect=None),
+    "t3": column("time(3)", "INT", "13:37:03.123", "00:00", text="STRING", double="BIGINT", micros="BIGINT"),
+    "tt": column("timetz", "STRING", "13:37:03.123456+02", "00:00-03"),
+    "iv": column("interval", "BIGINT", "1 year 2 months 3 days 04:05:06.789", "-1 day", "1us", text="STRING", connect="STRING"),
 }  # fmt: skip
 ROWS = max(len(each.values) for each in COLUMNS.values())
 
@@ -109,13 +131,13 @@ def test_each_type_is_what_postgres_says(services: DatabaseServices, mode: str, 
     connection.autocommit = True
     try:
         cursor = connection.cursor()
-        cursor.execute("SET TIME ZONE 'UTC'; CREATE TYPE mood AS ENUM ('sad', 'happy')")
+        cursor.execute("CREATE EXTENSION hstore; SET TIME ZONE 'UTC'; CREATE TYPE mood AS ENUM ('sad', 'happy')")
         cursor.execute(
             "CREATE TABLE types (id int PRIMARY KEY, " + ", ".join(f'"{n}" {c.kind}' for n, c in COLUMNS.items()) + ")"
         )
         cursor.execute("ALTER TABLE types REPLICA IDENTITY FULL")
         _insert(cursor, 0)  # read by the snapshot
-        settings = {"topic.prefix": name, "slot.name": name, **MODES[mode]}
+        settings = {"topic.prefix": name, "slot.name": name, **MODES[mode], **OTHERS.get(mode, {})}
         converter = {".schemas.enable": str(mode == "connect").lower()}
         if form == "avro":
             converter = avro_converter(services.registry())
@@ -135,7 +157,7 @@ def test_each_type_is_what_postgres_says(services: DatabaseServices, mode: str, 
         if form == "avro":  # everything else is in the schemas
             options |= {"registry": True, "connector": {BYTES: MODES[mode].get(BYTES, "bytes")}}
         else:
-            options |= {"connector": MODES[mode], "milliseconds": ["ts3"] if mode == "default" else []}
+            options |= {"connector": MODES[mode], "milliseconds": ["ts3"] if mode in ("default", "micros") else []}
         found = decoded(
             decoder_of(FormatSpec("debezium", options), registry=services.registry() if form == "avro" else ""), values
         )
@@ -212,6 +234,68 @@ def test_a_table_that_changes_is_followed_through_a_registry(services: DatabaseS
         connection.close()
 
 
+@pytest.mark.parametrize(
+    ("mode", "names"),
+    [("avro", ("unit_price", "gr__e")), ("avro_unicode", ("unit_u002dprice", "gr_u00f6_u00dfe"))],
+)
+def test_names_that_avro_does_not_allow_are_adjusted(
+    services: DatabaseServices, mode: str, names: tuple[str, str]
+) -> None:
+    """The topic's prefix, the table and two columns have such names."""
+    import psycopg2
+
+    registry, prefix = services.registry(), f"my-shop-{mode}"
+    database = services.server.database(prefix)
+    connection = psycopg2.connect(database)
+    connection.autocommit = True
+    try:
+        cursor = connection.cursor()
+        cursor.execute('CREATE TABLE "order-items" (id int PRIMARY KEY, "unit-price" numeric(9,2), "größe" text)')
+        cursor.execute("""INSERT INTO "order-items" VALUES (1, 1.50, 'ü')""")
+        settings = {
+            "topic.prefix": prefix, "slot.name": mode,
+            "schema.name.adjustment.mode": mode, "field.name.adjustment.mode": mode,
+        }  # fmt: skip
+        bootstrap, folder = services.bootstrap, services.folder / prefix
+        with connector(services.home, folder, bootstrap, database, settings, avro_converter(registry)):
+            cursor.execute(
+                """INSERT INTO "order-items" VALUES (2, NULL, 'ß'); DELETE FROM "order-items" WHERE id = 2"""
+            )
+            values = _values(bootstrap, f"{prefix}.public.order-items", 3)
+        price, size = names
+        options = {"schema": f"id INT NOT NULL, {price} DECIMAL(9,2), {size} STRING", "registry": True}
+        found = decoded(decoder_of(FormatSpec("debezium", options), registry=registry), values)
+        assert not found.dead.num_rows, found.dead.to_pylist()
+        assert found.rescued.to_pylist() == [None] * 3
+        rows = [(row["change_operation"], row["id"], row[price], row[size]) for row in found.columns.to_pylist()]
+        assert rows[:2] == [("r", 1, Decimal("1.50"), "ü"), ("c", 2, None, "ß")]
+        assert rows[2][:2] == ("d", 2)
+    finally:
+        connection.close()
+
+
+def test_without_adjusted_names_of_schemas_the_setting_is_named(services: DatabaseServices) -> None:
+    import psycopg2
+
+    registry = services.registry()
+    database = services.server.database("plain")
+    connection = psycopg2.connect(database)
+    connection.autocommit = True
+    try:
+        cursor = connection.cursor()
+        cursor.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+        settings = {"topic.prefix": "plain-shop", "slot.name": "plain"}
+        bootstrap, folder = services.bootstrap, services.folder / "plain"
+        with connector(services.home, folder, bootstrap, database, settings, avro_converter(registry)):
+            values = _values(bootstrap, "plain-shop.public.t", 1)
+        options = {"schema": "id INT NOT NULL", "registry": True}
+        (dead,) = decoded(decoder_of(FormatSpec("debezium", options), registry=registry), values).dead.to_pylist()
+        assert dead["reason"] == "bad_schema"
+        assert "schema.name.adjustment.mode" in dead["detail"]
+    finally:
+        connection.close()
+
+
 def _insert(cursor: Any, first: int, only: int | None = None) -> None:
     """Insert the values, each row the next of each column. A column that has no more values is null."""
     for number in range(ROWS) if only is None else [only]:
@@ -223,18 +307,57 @@ def _insert(cursor: Any, first: int, only: int | None = None) -> None:
 def _differences(cursor: Any, row: Mapping[str, Any], declared: Mapping[str, str]) -> list[str]:
     """Return the columns whose decoded value is not the one in the database, by PostgreSQL's own comparison."""
     wrong = []
-    for name in declared:
-        kind = COLUMNS[name].kind
-        as_text = kind in ("json",)
-        cast = "text" if as_text else kind
+    for name, column in declared.items():
+        there, here, parameters = _comparison(name, COLUMNS[name].kind, column, row[name])
         cursor.execute(
-            f'SELECT "{name}"::{cast} IS NOT DISTINCT FROM %s::{cast}, "{name}"::text FROM types WHERE id = %s',
-            [_parameter(row[name]), row["id"]],
+            f"SELECT {there} IS NOT DISTINCT FROM {here} FROM types WHERE id = %s",
+            [*parameters, row["id"]],
         )
-        ((same, _),) = cursor.fetchall()
+        ((same,),) = cursor.fetchall()
         if not same:
             wrong.append(name)
     return wrong
+
+
+def _comparison(name: str, kind: str, declared: str, value: Any) -> tuple[str, str, list[Any]]:
+    """Return SQL for the value in the database, SQL for the decoded value, and the latter's parameters."""
+    there = f'"{name}"'
+    if kind == "bit(1)":
+        return there, "%s::bit(1)", [None if value is None else str(int(value))]
+    if kind.startswith("bit"):
+        content = base64.b64decode(value) if isinstance(value, str) else value
+        bits = None if content is None else format(int.from_bytes(content, "little"), "b")
+        if kind.startswith("bit varying"):  # the length is not written
+            return f"ltrim({there}::text, '0')", "%s", [None if bits is None else bits.lstrip("0")]
+        return there, f"lpad(%s, {kind[4:-1]}, '0')::{kind}", [bits]
+    if kind == "hstore":
+        pairs = value if value is None or isinstance(value, str) else json.dumps(dict(value))
+        entries = "(SELECT coalesce(hstore(array_agg(key), array_agg(value)), '') FROM jsonb_each_text(%s::jsonb))"
+        return there, f"CASE WHEN %s::text IS NULL THEN NULL ELSE {entries} END", [pairs, pairs]
+    if kind == "point":
+        x, y = (None, None) if value is None else (value["x"], value["y"])
+        if value is not None:
+            content = base64.b64decode(value["wkb"]) if isinstance(value["wkb"], str) else value["wkb"]
+            assert content == struct.pack("<BIdd", 1, 1, x, y)
+        return f"ARRAY[{there}[0], {there}[1]]", "ARRAY[%s, %s]::float8[]", [x, y]
+    if kind.startswith("time") and "INT" in declared:
+        unit = 1_000_000 if declared == "BIGINT" else 1_000
+        return f"(extract(epoch FROM {there}) * {unit})::bigint", "%s::bigint", [value]
+    if kind == "timetz":
+        return f"{there} AT TIME ZONE 'UTC'", "%s::timetz AT TIME ZONE 'UTC'", [value]
+    if kind == "interval" and declared == "BIGINT":
+        parts = {
+            "year": 12 * 30.4375 * 24 * 3600,
+            "month": 30.4375 * 24 * 3600,
+            "day": 24 * 3600,
+            "hour": 3600,
+            "minute": 60,
+        }
+        seconds = " + ".join(f"extract({part} FROM {there}) * {size}" for part, size in parts.items())
+        micros = f"extract(microseconds FROM {there})"
+        return f"(({seconds}) * 1000000 + {micros})::bigint", "%s::bigint", [value]
+    cast = "text" if kind == "json" else kind
+    return f"{there}::{cast}", f"%s::{cast}", [_parameter(value)]
 
 
 def _parameter(value: Any) -> Any:
