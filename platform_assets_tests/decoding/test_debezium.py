@@ -245,6 +245,7 @@ def test_what_a_column_cannot_hold_is_a_dead_letter_that_says_what_to_do(
         (event("d", after={"id": 1}), "missing", "$.before", "REPLICA IDENTITY"),
         (event("c", after=[1]), "wrong_type", "$.after", "an object"),
         (event("c", after={"id": 1}, source={"lsn": "1"}), "wrong_type", "$.source.lsn", "BIGINT"),
+        (event("c", after={"id": 1}, source={"ts_ms": -(2**63)}), "out_of_range", "$.source.ts_us", "years"),
         (event("c", after={"id": 1}, source={"ts_ms": 2**62}), "out_of_range", "$.source.ts_us", "years"),
         (b'{"op":"c","op":"d","after":{"id":1}}', "malformed", "$.op", "twice"),
         (b'{"op":"c","after":{"id":1,"id":2}}', "malformed", "$.after.id", "twice"),
@@ -252,6 +253,11 @@ def test_what_a_column_cannot_hold_is_a_dead_letter_that_says_what_to_do(
         (b'{"op":"c","after":{"id":1},"x":01}', "malformed", None, ""),
         (b"[]", "wrong_type", None, "not an object"),
         (b"", "malformed", None, ""),
+        (b"\0\0\0\0\x07\0\x02", "malformed", None, "schema 7: declare `registry: true`"),
+        (b"\0\0\0\0\x07\xff\xfe", "malformed", None, "schema 7: declare `registry: true`"),
+        (b"\0" * 8 + b"\x07\0\x02", "malformed", None, "declare `registry: true` and `id: apicurio`"),
+        (b'\0\0\0\0\x07{"op":"c"}', "malformed", None, "only with Avro"),
+        (b"\0\0", "malformed", None, "0x00, which is not JSON"),
     ],
 )  # fmt: skip
 def test_a_value_that_is_no_change_of_a_row_is_a_dead_letter(

@@ -20,6 +20,7 @@ from platform_assets.decoding.debezium.declaration import declared
 from platform_assets.decoding.debezium.registered import EventDecoder, event_decoder
 from platform_assets.decoding.decoder import Decoded
 from platform_assets.decoding.formats import decoder_of
+from platform_assets.decoding.registry.decoder import RegistryDecoder
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 from platform_assets_tests.support.avro_data import written
@@ -225,8 +226,16 @@ def test_what_a_column_cannot_hold_is_the_dead_letter_of_json(
         ("MAP<STRING, TIMESTAMP>", struct_of("n.P", {"t": MILLIS}), "which is a struct, but the column is MAP"),
         ("BINARY", TEXT, "which is text, but the column is BINARY: declare the connector's `binary.handling.mode`"),
         ("ARRAY<BINARY>", typed("array", items=TEXT), "declare STRING"),
+        (
+            "STRUCT<t: TIMESTAMP, u: TIMESTAMP>", struct_of("n.P", {"t": MILLIS, "u": MICROS}),
+            "another part of this column has another unit: declare BIGINT",
+        ),
+        (
+            "STRUCT<m: DECIMAL(9,2), n: DECIMAL(9,2)>", struct_of("n.P", {"m": decimal_of(2), "n": TEXT}),
+            "another part of this column shows another",
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_schema_that_contradicts_the_declaration_is_a_dead_letter(schema: str, kind: Connect, detail: str) -> None:
     row = {"id": LONG, "a": kind}
     values = [avro_event(row, "c", None, {"id": 1}), avro_event(row, "d", {"id": 1}), avro_event(row, "t"), None]
@@ -330,6 +339,9 @@ def test_records_that_are_no_change_are_named() -> None:
 
 def test_facts_can_be_missing_and_malformed() -> None:
     broken = {**SOURCE, "ts_us": 2**62}
+    far = [{**SOURCE, "ts_us": None, "ts_ms": each} for each in (-(2**63), 2**63 - 1, -(10**15), 10**15)]
+    of_far = decoded(of("id BIGINT", ROW), [avro_event(ROW, "c", None, {"id": 1}, each) for each in far])
+    assert of_far.dead["reason"].to_pylist() == ["out_of_range"] * len(far)
     late = {**SOURCE, "ts_us": None, "lsn": None}
     whole = avro_event(ROW, "c", None, {"id": 1, "name": "x"})
     values = [avro_event(ROW, "c", None, {"id": 1}, each) for each in (broken, late)]
@@ -410,6 +422,7 @@ def _wide(levels: int) -> Any:
     return of
 
 
+DECIMAL_2 = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 _OTHER = {"type": "record", "name": "Other", "fields": [{"name": "id", "type": "string"}]}
 
 
@@ -431,9 +444,15 @@ _OTHER = {"type": "record", "name": "Other", "fields": [{"name": "id", "type": "
         (_row_of(id=_nested(200)), "more than 100 types"),
         (_row_of(id=_wide(40)), "more than 10000 parts"),
         ({**_row_of(id="int"), "fields": [*_row_of(id="int")["fields"], {"name": "before", "type": _OTHER}]}, "have different fields"),
-        ({"type": "record", "name": "\x1b[31m", "fields": []}, "is not an Avro name"),
+        ({"type": "record", "name": "\x1b[31m", "fields": []}, "is not an Avro name: set"),
+        ({**_row_of(id="int"), "namespace": "my-shop.public.t"}, "schema 1: $: 'my-shop.public.t.Envelope' is not an Avro name: set"),
+        ({**_row_of(id="int"), "name": "my-shop.Envelope"}, "'my-shop.Envelope' is not an Avro name: set"),
+        (_row_of(id={"type": "enum", "name": "E", "symbols": ["\ud800"]}), "half of a surrogate pair"),
+        (_row_of(id={**DECIMAL_2, "connect.parameters": {"scale": "3"}}), "its scale is '3' in `connect.parameters`, but '2'"),
+        (_row_of(id={**DECIMAL_2, "type": "fixed", "name": "F", "size": 4, "connect.parameters": {"scale": "3"}}), "its scale is '3'"),
+        (_row_of(**{"unit-price": "int"}), "'unit-price' is not an Avro name: set the connector's `field.name.adjustment.mode`"),
     ],
-    ids=range(16),
+    ids=range(22),
 )  # fmt: skip
 def test_a_hostile_schema_is_refused(registry: FakeRegistry, schema: Any, detail: str) -> None:
     registry.has("/schemas/ids/1", {"schema": schema if isinstance(schema, str) else json.dumps(schema)})
@@ -441,6 +460,7 @@ def test_a_hostile_schema_is_refused(registry: FakeRegistry, schema: Any, detail
     (dead,) = decoded(decoder, [headed(1, b"\0")]).dead.to_pylist()
     assert dead["reason"] == "bad_schema"
     assert detail in dead["detail"]
+    assert ("connector's `schema.name.adjustment.mode` to `avro`" in dead["detail"]) == (detail[-3:] == "set")
     assert dead["detail"].isprintable()
 
 
@@ -449,6 +469,37 @@ def test_schemas_of_other_kinds_and_values_without_an_id_are_dead_letters(regist
     decoder = decoder_of(FormatSpec("debezium", {"schema": "id INT", "registry": True}))
     found = decoded(decoder, [headed(1, b""), headed(2, b""), b'{"op":"c"}', None])
     assert found.dead["reason"].to_pylist() == ["bad_schema", "unknown_schema", "malformed"]
+
+
+@pytest.mark.parametrize("id_from", ["prefix", "header", "apicurio"])
+@pytest.mark.parametrize("value", [b'{"op":"c"}', b' \n{"op":"c"}', b"{}"])
+def test_json_is_named_where_avro_is_declared(registry: FakeRegistry, id_from: str, value: bytes) -> None:
+    decoder = decoder_of(FormatSpec("debezium", {"schema": "id INT", "registry": True, "id": id_from}))
+    (dead,) = decoded(decoder, [value]).dead.to_pylist()
+    assert dead["reason"] == "malformed"
+    assert "the value looks like JSON: leave out `registry`" in dead["detail"]
+    assert isinstance(decoder, RegistryDecoder)
+    without_headers = pa.array([[]], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+    (dead,) = decoder.decode_records(pa.array([value]), without_headers, "value").dead.to_pylist()
+    assert dead["detail"].count("looks like JSON") == 1
+
+
+def test_no_remedy_names_a_setting_that_a_registry_forbids() -> None:
+    row = {"a": VARIABLE, "n": decimal_of(2)}
+    event = avro_event(row, "c", None, {"a": {"scale": 0, "value": "AQ=="}, "n": "AQ=="})
+    (dead,) = decoded(of("a STRING", row), [event]).dead.to_pylist()
+    assert "in the connector and, without `registry`, here" in dead["detail"]
+    empty = avro_event(row, "c", None, {"a": None, "n": ""})
+    (dead,) = decoded(of("n DECIMAL(9,2)", row), [empty]).dead.to_pylist()
+    assert (dead["reason"], dead["place"]) == ("wrong_type", "$.after.n")
+    assert dead["detail"] == "found no bytes, where DECIMAL(9,2) as bytes in base64 was expected"
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"{\xff\xff\xff\xff\xff", b"Obj\x01xxxxx"])
+def test_other_bytes_are_not_called_json(registry: FakeRegistry, value: bytes) -> None:
+    decoder = decoder_of(FormatSpec("debezium", {"schema": "id INT", "registry": True}))
+    (dead,) = decoded(decoder, [value]).dead.to_pylist()
+    assert "JSON" not in dead["detail"]
 
 
 def test_references_can_have_the_rows_schema() -> None:

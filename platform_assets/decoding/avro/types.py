@@ -42,6 +42,14 @@ class BadSchema(Exception):
         super().__init__(f"{place}: {what}")
 
 
+class BadName(BadSchema):
+    """Raised if a schema has a name that Avro does not allow. `of_field` is true for the name of a field."""
+
+    def __init__(self, place: str, name: str, *, of_field: bool = False) -> None:
+        self.place, self.what, self.of_field = place, f"{_short(name)} is not an Avro name", of_field
+        super().__init__(place, self.what)
+
+
 class OtherRecord(BadSchema):
     """Raised if the name of the written record is not the declared name."""
 
@@ -223,8 +231,10 @@ class _Parser:
         fields: dict[str, Field] = {}
         for each in listed:
             own = each.get("name") if isinstance(each, Mapping) else None
-            if not isinstance(own, str) or not _NAME.fullmatch(own) or "type" not in each:
+            if not isinstance(own, str) or "type" not in each:
                 raise BadSchema(place, f"{_short(each)} is not a record field")
+            if not _NAME.fullmatch(own):
+                raise BadName(place, own, of_field=True)
             at = f"{place}.{own}"
             if own in fields:
                 raise BadSchema(at, f"record {name} has two fields with this name")
@@ -239,6 +249,8 @@ class _Parser:
         symbols, default = _texts(document, "symbols", place), document.get("default")
         if not symbols or len(set(symbols)) < len(symbols):
             raise BadSchema(place, f"enum {name} lists no symbols, or lists a symbol twice")
+        if any("\ud800" <= each <= "\udfff" for symbol in symbols for each in symbol):
+            raise BadSchema(place, f"enum {name} has a symbol with half of a surrogate pair, which is not a character")
         if default is not None and default not in symbols:
             raise BadSchema(place, f"enum {name} has the default {_short(default)}, which is not one of its symbols")
         made = Enum(name, aliases, symbols, default)
@@ -260,9 +272,9 @@ class _Parser:
         if not isinstance(name, str) or not isinstance(given, str):
             raise BadSchema(place, f"{document['type']} without a name")
         space, own = name.rsplit(".", 1) if "." in name else (given, name)
-        if not all(_NAME.fullmatch(part) for part in [own, *(space.split(".") if space else [])]):
-            raise BadSchema(place, f"{_short(name)} is not an Avro name")
         full = f"{space}.{own}" if space else own
+        if not all(_NAME.fullmatch(part) for part in [own, *(space.split(".") if space else [])]):
+            raise BadName(place, full)
         if full in self._named or full in PLAIN_KINDS:
             raise BadSchema(place, f"{full} is defined twice")
         aliases = [

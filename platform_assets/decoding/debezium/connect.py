@@ -73,6 +73,7 @@ class _Reading:
             if document.get("size") == 0:
                 raise _without_bytes(place)
             name, _ = _names(document, space)
+            _check_scales(document, place)
             made = {**_plain("string" if kind == "enum" else "bytes", document), "optional": False}
             self._named[name] = made
             return made
@@ -84,6 +85,7 @@ class _Reading:
         if isinstance(kind, str) and kind in PLAIN_KINDS:
             if kind == "null":
                 raise _without_bytes(place)
+            _check_scales(document, place)
             return {**_plain(kind, document), "optional": False}
         return self.schema(kind, space, place)
 
@@ -120,6 +122,16 @@ class _Reading:
 
 def _without_bytes(place: str) -> BadSchema:
     return BadSchema(place, "a type whose values take no bytes is not a type that the connector writes")
+
+
+def _check_scales(document: Mapping[str, Any], place: str) -> None:
+    """Raise BadSchema if Connect's scale and Avro's differ, so that it is unknown which one the values have."""
+    parameters = document.get("connect.parameters")
+    given = parameters.get("scale") if isinstance(parameters, Mapping) else None
+    if document.get("logicalType") == "decimal" and given is not None:
+        scale, other = str(given)[:10], str(document.get("scale", 0))[:10]
+        if scale != other:
+            raise BadSchema(place, f"its scale is {scale!r} in `connect.parameters`, but {other!r} in the logical type")
 
 
 def _names(document: Mapping[str, Any], space: str) -> tuple[str, str]:

@@ -19,6 +19,8 @@ from platform_assets.model.debezium import DELETE, OPERATIONS, TRUNCATE, UPDATE
 
 Row = Mapping[str, Any]
 _PAYLOAD: Final = "payload"
+_PREFIX: Final = 5
+"""Number of bytes before a value that names its schema in a registry."""
 _REMEDY: Final = "Run ALTER TABLE … REPLICA IDENTITY FULL, after which later records contain it"
 SOURCE: Final = pa.schema(
     [
@@ -41,7 +43,12 @@ def event_reader(d: Declared) -> Callable[[bytes], tuple[Row, str | None]]:
     columns = columns_of(d, lambda field: (d, d.unit(field.name)))
 
     def read(value: bytes) -> tuple[Row, str | None]:
-        text, document = parsed(value, d.max_bytes, d.max_depth)
+        try:
+            text, document = parsed(value, d.max_bytes, d.max_depth)
+        except DecodeFault as fault:
+            if fault.reason == "malformed" and value[:1] == b"\0":
+                raise DecodeFault("malformed", _of_a_registry(value)) from None
+            raise
         try:
             return _event(d, text, document, columns)
         except Fault as fault:
@@ -49,6 +56,22 @@ def event_reader(d: Declared) -> Callable[[bytes], tuple[Row, str | None]]:
             raise
 
     return read
+
+
+def _of_a_registry(value: bytes) -> str:
+    """Return the detail for a value that begins with a byte 0, as values with a schema's id do and JSON never does."""
+    what = "the value begins with the byte 0x00, which is not JSON"
+    if len(value) < _PREFIX:
+        return what
+    number = int.from_bytes(value[1:_PREFIX], "big")
+    if value[_PREFIX : _PREFIX + 1] == b"{":
+        return (
+            f"{what} but a registry's prefix for schema {number}, and JSON follows: this format supports a registry only with "
+            "Avro, so use Connect's JsonConverter or an Avro converter"
+        )
+    if number == 0:
+        return f"{what} but may be Avro with an 8-byte id of Apicurio: declare `registry: true` and `id: apicurio`"
+    return f"{what} but may be Avro with a registry's prefix for schema {number}: declare `registry: true`"
 
 
 class _Column(NamedTuple):

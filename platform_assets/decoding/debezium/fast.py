@@ -177,7 +177,10 @@ def facts(found: Mapping[str, pa.Array], operations: Bytes, undecided: Bytes) ->
     """Return the columns of facts. `found` has the fields of `SOURCE`."""
     micros = found["ts_us"]
     if micros.null_count:
-        millis = pc.if_else(pc.less_equal(pc.abs(found["ts_ms"]), LATEST // 1_000), found["ts_ms"], None)
+        near = pc.and_(
+            pc.greater_equal(found["ts_ms"], EARLIEST // 1_000), pc.less_equal(found["ts_ms"], LATEST // 1_000)
+        )
+        millis = pc.if_else(near, found["ts_ms"], None)
         micros = pc.coalesce(micros, pc.multiply(millis, 1_000))
         undecided[_true(pc.and_(found["ts_us"].is_null(), pc.and_(millis.is_null(), found["ts_ms"].is_valid())))] = 1
     within = pc.and_(pc.greater_equal(micros, EARLIEST), pc.less_equal(micros, LATEST))

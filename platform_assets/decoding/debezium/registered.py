@@ -20,7 +20,7 @@ from platform_assets.decoding.avro import exact as avro
 from platform_assets.decoding.avro.decoder import decode_faults
 from platform_assets.decoding.avro.plan import Struct
 from platform_assets.decoding.avro.resolution import plan_of_all
-from platform_assets.decoding.avro.types import BadSchema, parsed
+from platform_assets.decoding.avro.types import BadName, BadSchema, parsed
 from platform_assets.decoding.by_value import decoded
 from platform_assets.decoding.debezium.connect import Schema, as_java, connect_schema, json_form
 from platform_assets.decoding.debezium.declaration import Declared
@@ -44,6 +44,9 @@ def event_decoder(d: Declared, text: str, references: Sequence[str]) -> EventDec
     try:
         document, others = json.loads(text), [json.loads(each) for each in references]
         writer = parsed(document, others, writes=True)
+    except BadName as error:
+        setting = f"{'field' if error.of_field else 'schema'}.name.adjustment.mode"
+        raise BadSchema(error.place, f"{error.what}: set the connector's `{setting}` to `avro`") from error
     except (ValueError, RecursionError) as error:
         raise BadSchema("$", f"it is not JSON: {error}") from error
     plan = plan_of_all(writer)  # limits the number of parts before anything else follows the schema

@@ -89,7 +89,8 @@ def _string(plain: Read, value: Any) -> Any:
             fault.detail += "; the connector writes a number here: declare BIGINT, DOUBLE, DATE or TIMESTAMP"
         elif isinstance(value, dict) and value.keys() == {"scale", "value"}:
             fault.detail += (
-                f"; this is a NUMERIC: declare DECIMAL, or set `{DECIMALS}` to `string` in the connector and here"
+                f"; this is a NUMERIC: declare DECIMAL, or set `{DECIMALS}` to `string` in the connector and, without "
+                "`registry`, here"
             )
         raise
 
@@ -144,7 +145,9 @@ def _precise(value: Any, kind: pa.DataType) -> Decimal:
             raise _other_mode(value, kind, "bytes")
         raise _wrong(value, kind, "bytes", f"the connector's `{DECIMALS}` is precise")
     content = _of_base64(text)
-    if content is None or not content:
+    if content == b"":
+        raise Fault("wrong_type", f"found no bytes, where {type_name(kind)} as bytes in base64 was expected")
+    if content is None:
         raise _other_mode(value, kind, "bytes in base64")
     number = int.from_bytes(content, "big", signed=True)
     if not number:

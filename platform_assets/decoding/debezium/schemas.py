@@ -35,6 +35,8 @@ _UNITS: Final[Mapping[str, int]] = MappingProxyType(
 )
 """Number of nanoseconds in the unit of each type of time that is written as a number."""
 _MODES: Final[Mapping[str, str]] = MappingProxyType({"string": "string", "double": "double", "float": "double"})
+_WRITTEN: Final[Mapping[str, str]] = MappingProxyType({"bytes": "precise", "struct": "precise", "string": "string"})
+"""The mode of decimals that writes each type, other than `double`."""
 _DAYS: Final = frozenset({"org.apache.kafka.connect.data.Date", "io.debezium.time.Date"})
 _TIMES: Final = ("io.debezium.time.", "org.apache.kafka.connect.data.Time")
 
@@ -57,8 +59,7 @@ def as_written(schema: Mapping[str, Any], kind: pa.DataType, d: Declared) -> tup
     decimals, binary, unit = d.decimals, d.binary, MICROSECOND
     for part, leaf in _leaves(schema, kind):
         if pa.types.is_decimal(leaf):
-            modes = {"bytes": "precise", "struct": "precise", "string": "string"}
-            decimals = modes.get(part["type"], "double")
+            decimals = _WRITTEN.get(part["type"], "double")
         elif pa.types.is_timestamp(leaf):
             unit = _UNITS.get(part.get("name", ""), unit)
         elif pa.types.is_binary(leaf) and part["type"] == "bytes":
@@ -70,7 +71,7 @@ def contradiction(schema: Mapping[str, Any], kind: pa.DataType, d: Declared) -> 
     """Return why a column's schema in a registry contradicts the declared type, or None."""
     own, unit = as_written(schema, kind, d)
     for part, leaf in _leaves(schema, kind):
-        detail = _unclear(part, leaf, own) or _detail(part, leaf, own, unit)
+        detail = _unclear(part, leaf, own, unit) or _detail(part, leaf, own, unit)
         if detail is not None:
             return detail
     return None
@@ -100,7 +101,7 @@ def _is_nested_otherwise(schema: Mapping[str, Any], kind: pa.DataType) -> bool:
     return bool(pa.types.is_struct(kind) and wire == "map") or bool(pa.types.is_map(kind) and wire == "struct")
 
 
-def _unclear(schema: Mapping[str, Any], kind: pa.DataType, d: Declared) -> str | None:
+def _unclear(schema: Mapping[str, Any], kind: pa.DataType, d: Declared, unit: int) -> str | None:
     """Return why values cannot be read exactly, although they have the right form; or None."""
     name, wire = schema.get("name"), schema["type"]
     said = f"the registry's schema says {ascii(name)[1:-1][:60] if name else f'{wire} without a name'}"
@@ -114,6 +115,10 @@ def _unclear(schema: Mapping[str, Any], kind: pa.DataType, d: Declared) -> str |
     is_whole = wire in ("int8", "int16", "int32", "int64")
     if pa.types.is_timestamp(kind) and is_whole and name not in _UNITS:
         return f"{said}, which is not the unit of a TIMESTAMP: declare BIGINT, or set `connect.meta.data` to true in the converter"
+    if pa.types.is_timestamp(kind) and is_whole and _UNITS.get(str(name)) != unit:
+        return f"{said}, but another part of this column has another unit: declare BIGINT"
+    if pa.types.is_decimal(kind) and _WRITTEN.get(wire, "double") != d.decimals:
+        return f"{said}, but another part of this column shows another `{DECIMALS}`: declare STRING or DOUBLE for one of them"
     if pa.types.is_date(kind) and is_whole and name not in _DAYS:
         return f"{said}, but the column is DATE: declare TIMESTAMP, INT or BIGINT, or set `connect.meta.data` to true in the converter"
     if pa.types.is_decimal(kind) and wire == "bytes" and name != DECIMAL:

@@ -100,12 +100,16 @@ class RegistryDecoder:
             DeadLetter(
                 **{
                     **letter,
-                    "detail": framed.faults.get(letter["row"], letter["detail"]) + _hint(foreign, letter["row"]),
+                    "detail": self._detail(framed, letter, values) + _hint(foreign, letter["row"]),
                 }
             )
             for letter in found.dead.to_pylist()
         ]
         return replace(found, dead=dead_letters(letters))
+
+    def _detail(self, framed: wire.Framed, letter: dict[str, Any], values: pa.BinaryArray) -> str:
+        fault = framed.faults.get(letter["row"])
+        return str(letter["detail"]) if fault is None else fault + self.reader.hint(values[letter["row"]].as_py())
 
     def _decoded(
         self, values: pa.BinaryArray, heads: wire.Heads, way: Callable[[Decoder], Callable[[pa.BinaryArray], Decoded]]
@@ -133,7 +137,7 @@ class RegistryDecoder:
             else:
                 letters = zip(rows.tolist(), group.to_pylist(), strict=True)
                 dead += [
-                    DeadLetter(row, "malformed", None, wire.fault_of(value))
+                    DeadLetter(row, "malformed", None, wire.fault_of(value) + self.reader.hint(value))
                     for row, value in letters
                     if value is not None
                 ]

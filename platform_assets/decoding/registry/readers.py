@@ -166,6 +166,9 @@ class Reader(Protocol):
     def fields(self) -> pa.Schema:
         """The declared columns."""
 
+    def hint(self, value: bytes) -> str:
+        """Return what to declare for a value that names no schema, to follow the fault; empty if that is unknown."""
+
     def decoder_for(self, schema: Registered) -> Decoder:
         """Return the decoder for data written with `schema`. Raises BadSchema if the data cannot be read as
         declared."""
@@ -179,6 +182,10 @@ class AvroReader:
     fields: pa.Schema
     max_bytes: int
     kind: str = AVRO
+
+    def hint(self, value: bytes) -> str:
+        """See `Reader.hint`."""
+        return ""
 
     def decoder_for(self, schema: Registered) -> Decoder:
         """See `Reader.decoder_for`."""
@@ -205,6 +212,12 @@ class DebeziumReader:
         """See `Reader.fields`."""
         return self.declared.columns
 
+    def hint(self, value: bytes) -> str:
+        """See `Reader.hint`."""
+        text = value.strip(b" \t\r\n")
+        is_json = text[:1] == b"{" and text[-1:] == b"}"
+        return "; the value looks like JSON: leave out `registry`, or use an Avro converter" if is_json else ""
+
     def decoder_for(self, schema: Registered) -> Decoder:
         """See `Reader.decoder_for`."""
         _check_kind(schema, AVRO)
@@ -223,6 +236,10 @@ class JsonReader:
         """See `Reader.fields`."""
         return self.decoder.fields
 
+    def hint(self, value: bytes) -> str:
+        """See `Reader.hint`."""
+        return ""
+
     def decoder_for(self, schema: Registered) -> Decoder:
         """See `Reader.decoder_for`."""
         _check_kind(schema, JSON)
@@ -240,6 +257,10 @@ class ProtobufReader:
     fields: pa.Schema
     max_bytes: int
     kind: str = PROTOBUF
+
+    def hint(self, value: bytes) -> str:
+        """See `Reader.hint`."""
+        return ""
 
     def decoder_for(self, schema: Registered) -> DeclaredDecoder:
         """See `Reader.decoder_for`. Also raises SchemaCompilerError, which is retryable."""
