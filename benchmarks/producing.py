@@ -16,7 +16,7 @@ class Sent(NamedTuple):
 
     topic: str
     partition: int
-    value: bytes
+    value: bytes | None
     key: bytes | None = None
     timestamp: int = 0
 
