@@ -15,11 +15,14 @@ from platform_assets.orchestration.names import catalogue_table
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
+    from platform_assets.lake.location import Folder
     from platform_assets.model.state import StateDeclaration
     from platform_assets.windows.state.folding import Pending, TopicState
 
 _ORDER: Final = ("generation", "window", "kafka_partition", "kafka_offset")
 _WINDOW: Final = re.compile(r"[0-9][0-9T:Z.+-]{,40}")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_./:+~-]*")
+"""A path or address that is the same when it is percent-encoded."""
 FRESH_SCHEMA: Final = "state_fresh"
 """The schema of the views on a Spark server."""
 _ALL: Final = ">= ''"
@@ -41,10 +44,7 @@ def fresh_view(
     """
     declared = state.declared
     places = {"live": state.live_folder, "changes": state.changes_folder}
-    # A window in a row that another program wrote may be any text. All changes are read then, as they are if a snapshot, which
-    # may have begun in any window, deletes keys.
-    since = since if _WINDOW.fullmatch(since) and not declared.has_sweeps else ""
-    bound = f"{'>' if since and is_folded else '>='} '{since}'"
+    bound = _bound(declared, since, is_folded=is_folded)
     sql = _sql(declared, columns, bound, '"')
     spark_sql = _sql(declared, columns, bound, "`")
     return {
@@ -63,8 +63,7 @@ def fresh_view(
         "polars": "\n".join(
             (
                 "import polars as pl",
-                "from deltalake import DeltaTable",
-                *(f"{name} = pl.scan_delta(DeltaTable({folder.uri!r}))" for name, folder in places.items()),
+                *_scanned(places),
                 *_in_polars(declared, columns, bound),
                 "print(fresh.head(5).collect())",
             )
@@ -80,6 +79,14 @@ def fresh_view(
     }
 
 
+def _bound(declared: StateDeclaration, since: str, *, is_folded: bool) -> str:
+    """Return the condition for the windows whose changes `fresh_view` reads."""
+    # A window in a row that another program wrote may be any text. All changes are read then, as they are if a snapshot, which
+    # may have begun in any window, deletes keys.
+    since = since if _WINDOW.fullmatch(since) and not declared.has_sweeps else ""
+    return f"{'>' if since and is_folded else '>='} '{since}'"
+
+
 def changes_from(pending: Pending) -> tuple[str, bool]:
     """Return the window `since` for `fresh_view`, and `is_folded`."""
     first, through = min(pending.windows, default=""), pending.through
@@ -91,16 +98,19 @@ def register_fresh(spark: SparkSession, state: TopicState) -> str:
     """Register a view with the fresh rows of a state on the Spark server; return its name. Like a table's name, it is
     forgotten when the embedded server stops.
 
-    Later folds and windows need no new view, so the view does not know which changes are pending: it reads all. Raises
-    PySparkException and ConfigurationError as `snippets.register` does.
+    The view reads the changes that are pending now, and those of later windows. So later folds and windows need no new
+    view, but a window that is loaded late or replaced is in the view only after a fold, or after the view is registered
+    again. Raises PySparkException and ConfigurationError as `snippets.register` does.
     """
+    since, is_folded = changes_from(state.pending())
+    bound = _bound(state.declared, since, is_folded=is_folded)
     tables = (
         ("live", StateRef("state", state.topic), state.live_folder),
         ("changes", TableRef("changes", state.topic), state.changes_folder),
     )
     named = ", ".join(f"{name} AS (TABLE {register(spark, table, folder)})" for name, table, folder in tables)
     _, own = catalogue_table(tables[0][1])
-    sql = _sql(state.declared, state.opened().live.columns.names, _ALL, "`")
+    sql = _sql(state.declared, state.opened().live.columns.names, bound, "`")
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {FRESH_SCHEMA}")
     spark.sql(f"CREATE OR REPLACE VIEW {FRESH_SCHEMA}.`{own}` AS WITH {named}, {sql.removeprefix('WITH ')}")
     return f"{FRESH_SCHEMA}.{own}" if own[0].isalpha() else f"{FRESH_SCHEMA}.`{own}`"
@@ -125,9 +135,8 @@ def as_of(state: TopicState, window: str, remote: str | None) -> Mapping[Literal
         "polars": "\n".join(
             (
                 "import polars as pl",
-                "from deltalake import DeltaTable",
                 f"window = {window!r}",
-                f"history = pl.scan_delta(DeltaTable({folder.uri!r}))",
+                *_scanned({"history": folder}),
                 "is_valid = (pl.col('valid_from') <= window) & (pl.col('valid_to').is_null() | (pl.col('valid_to') > window))",
                 "rows = history.filter(is_valid & ~pl.col('deleted'))",
                 "print(rows.head(5).collect())",
@@ -143,6 +152,15 @@ def as_of(state: TopicState, window: str, remote: str | None) -> Mapping[Literal
             )
         ),
     }
+
+
+def _scanned(folders: Mapping[str, Folder]) -> tuple[str, ...]:
+    """Return code that opens the tables in these folders, one after another, as lazy frames with these names."""
+    if all(_PLAIN.fullmatch(folder.uri) for folder in folders.values()):
+        scans = (f"{name} = pl.scan_delta(DeltaTable({folder.uri!r}))" for name, folder in folders.items())
+        return ("from deltalake import DeltaTable", *scans)
+    # `scan_delta` looks for the files below the percent-encoded path, and finds none.
+    return (*datasets(folders), *(f"{name} = pl.scan_pyarrow_dataset({name})" for name in folders))
 
 
 def _order(declared: StateDeclaration) -> tuple[str, ...]:

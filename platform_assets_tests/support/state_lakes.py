@@ -40,11 +40,12 @@ def crashing(at: str) -> Callable[[str], None]:
     return before
 
 
-def fresh_rows(code: str) -> list[Row]:
-    """Return the rows that printed code for polars or DuckDB finds. Its last line, which prints some of them, is not run."""
+def fresh_rows(code: str, name: str = "fresh") -> list[Row]:
+    """Return the rows that printed code for polars or DuckDB finds and calls `name`. Its last line, which prints some of
+    them, is not run."""
     names: dict[str, Any] = {}
     exec(code.rpartition("\n")[0], names)
-    found = names["fresh"]
+    found = names[name]
     rows: list[Row] = (found.collect() if hasattr(found, "collect") else found.pl()).to_dicts()
     return rows
 

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets.checks import state as checks
-from platform_assets.cli.state_snippets import changes_from, fresh_view
+from platform_assets.cli.state_snippets import as_of, changes_from, fresh_view
 from platform_assets.errors import (
     ChangesOutdatedError,
     ConcurrentFoldError,
@@ -85,6 +85,22 @@ def test_fresh_rows_have_the_values_of_a_replaced_window(made: MadeChanges) -> N
     for code in (codes["polars"], codes["duckdb"]):
         found = fresh_rows(code)
         assert {row["id"]: row["name"] for row in found} == {1: "new", 2: "kept"}
+
+
+@pytest.mark.parametrize("folder", ["a lake's folder", "50% ü"])
+def test_printed_code_reads_folders_with_any_name(tmp_path: Path, folder: str) -> None:
+    made = MadeChanges(tmp_path / folder, StateDeclaration(("id",), history=True))
+    made.load(A, [change(1, A, 0, "old"), change(2, A, 1, "kept")])
+    made.state().fold()
+    made.load(B, [change(1, B, 2, "new")])
+    state = made.state()
+    since, is_folded = changes_from(state.pending())
+    codes = fresh_view(state, LIVE.names, since, None, is_folded=is_folded)
+    codes_as_of = as_of(state, A, None)
+    for reader in ("polars", "duckdb"):
+        assert {row["id"]: row["name"] for row in fresh_rows(codes[reader])} == {1: "new", 2: "kept"}, reader
+        rows = fresh_rows(codes_as_of[reader], "rows")
+        assert {row["id"]: row["name"] for row in rows} == {1: "old", 2: "kept"}, reader
 
 
 @pytest.fixture
