@@ -159,6 +159,29 @@ def unsynced_databases() -> Iterator[None]:
     event.remove(Pool, "connect", unsynced)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def kept_migrations() -> Iterator[None]:
+    """Read Dagster's database migrations once for each process, not for each database that a test or run creates.
+
+    An instance and each of its runs have new databases, which Dagster stamps with the newest migration. For that,
+    Alembic executes all of Dagster's migration files. The files do not change while tests run.
+    """
+    from alembic.script import ScriptDirectory
+
+    read = ScriptDirectory.from_config
+    kept: dict[str | None, ScriptDirectory] = {}
+
+    def from_config(cls: type[ScriptDirectory], config: Any) -> ScriptDirectory:
+        place = config.get_main_option("script_location")
+        if place not in kept:
+            kept[place] = read(config)
+        return kept[place]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ScriptDirectory, "from_config", classmethod(from_config))
+        yield
+
+
 class Broker:
     """The session's broker or brokers. A test that stops them starts them again; the address does not change."""
 
