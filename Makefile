@@ -41,11 +41,11 @@ test: install ## Run the tests (ARGS="-k name" for some of them; PROCESSES=3)
 
 .PHONY: test-all
 test-all: install ## Run the tests of make test with all jobs in Spark, and those marked long
-	@PLATFORM_TEST_JOBS=spark $(PYTEST) -m "not soak and not cluster" $(ARGS)
+	@PLATFORM_TEST_JOBS=spark PLATFORM_TEST_EXAMPLES=200 $(PYTEST) -m "not soak and not cluster" $(ARGS)
 
 .PHONY: coverage
 coverage: install ## Run make test-all under coverage, and report the branch coverage of each module
-	@PLATFORM_TEST_JOBS=spark $(PYTEST) -m "not soak and not cluster" --cov --cov-report= $(ARGS)
+	@PLATFORM_TEST_JOBS=spark PLATFORM_TEST_EXAMPLES=200 $(PYTEST) -m "not soak and not cluster" --cov --cov-report= $(ARGS)
 	@$(BIN)/coverage report
 
 .PHONY: test-cluster

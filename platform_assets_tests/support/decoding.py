@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Sequence
 
@@ -11,7 +12,10 @@ from hypothesis import strategies as st
 
 from platform_assets.decoding.decoder import Decoded, Decoder
 
-UNTIMED = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = int(os.environ.get("PLATFORM_TEST_EXAMPLES", "50"))
+"""Number of random examples of a property: other ones in each run. `make test-all` tries 200."""
+
+UNTIMED = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 """Settings without time limits, which are meaningless on a busy machine."""
 
 BROKEN = [
