@@ -15,7 +15,6 @@ from platform_assets.checks.registry import CHECKS
 from platform_assets_tests.support.browser import screenshot
 from platform_assets_tests.support.runs_of import minutes_ago
 from platform_assets_tests.support.ui_project import user_interface
-from platform_assets_tests.support.variants import long_after
 from testbed.browser import wait_for_texts
 from testbed.loads import TopicLake, numbered, records, whole
 
@@ -24,7 +23,13 @@ if TYPE_CHECKING:
 
     from platform_assets_tests.conftest import LakeMaker
 
-pytestmark = [pytest.mark.browser, pytest.mark.broker, pytest.mark.spark, pytest.mark.usefixtures("chromium")]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.long,
+    pytest.mark.usefixtures("chromium"),
+]
 
 _PATIENCE_MS = 120_000
 
@@ -81,7 +86,7 @@ def offset_ranges(page: Page) -> list[list[str]]:
     return lines + [r.locator("td").all_inner_texts() for r in table.locator("tbody tr").all()]
 
 
-@pytest.mark.parametrize("again", long_after(1, [False, True]))
+@pytest.mark.parametrize("again", [False, True])
 def test_a_window_is_materialised_from_the_ui_and_again_with_the_same_rows(
     lake: LakeMaker, spark_remote: str, tmp_path: Path, page: Page, shot: Shot, again: bool
 ) -> None:

@@ -86,7 +86,6 @@ def look(bootstrap: str, topic: str) -> BrokerState:
         consumer.close()
 
 
-@pytest.mark.long
 def test_data_and_cluster_id_outlive_a_kill_and_a_change_of_port(own_home: Home) -> None:
     environ = service_environment()
     first = platform.start_service("kafka", own_home, SMALL, report=quiet, environ=environ)

@@ -190,6 +190,7 @@ def trio(shell: Shell) -> Trio:
     return Trio(home_at(shell.root / "home"))
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_three_brokers_of_one_cluster_copy_everything_over_three_racks(trio: Trio, shell: Shell) -> None:
     found = re.findall(r"KAFKA_BOOTSTRAP_SERVERS=(\S+)", shell.run("env").output)
@@ -207,6 +208,7 @@ def test_three_brokers_of_one_cluster_copy_everything_over_three_racks(trio: Tri
     assert admin.describe_configs([resource])[resource].result(30)["min.insync.replicas"].value == "2"
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_one_that_died_is_shown_and_up_without_the_option_brings_it_back(trio: Trio, shell: Shell) -> None:
     trio.create("lives-on")
