@@ -7,19 +7,20 @@ import os
 import random
 
 import pyarrow as pa
+import pytest
 
 from platform_assets.engines.folding.fold import FoldOrder, fold
 from platform_assets.model.state import StateDeclaration
 from platform_assets_tests.support.state_histories import CHANGES, DEAD, LIVE, MemorySide, history
+from platform_assets_tests.support.variants import long_after
 
-HISTORIES = 180
 
-
-def test_random_histories_end_in_the_state_of_a_dictionary() -> None:
+@pytest.mark.parametrize("histories", long_after(1, [60, 180]))
+def test_random_histories_end_in_the_state_of_a_dictionary(histories: int) -> None:
     base = os.environ.get("STATE_SEED", str(random.randrange(1 << 30)))
     print(f"STATE_SEED={base}")
     rebuilds = 0
-    for number in range(HISTORIES):
+    for number in range(histories):
         made = history(f"{base}/{number}")
         made.run()
         made.check()
