@@ -33,9 +33,9 @@ def test_tests_that_disturb_the_services_run_beside_tests_that_need_none() -> No
 
 def test_test_all_runs_what_test_leaves_out() -> None:
     found = re.findall(
-        r'^([a-z-]+): .*\n\t@([A-Z_]+=\S+ )?\$\(PYTEST\) -m "([^"]*)"', (CHECKOUT / "Makefile").read_text(), re.M
+        r'^([a-z-]+): .*\n\t@((?:[A-Z_]+=\S+ )*)\$\(PYTEST\) -m "([^"]*)"', (CHECKOUT / "Makefile").read_text(), re.M
     )
-    in_spark = f"{parts.JOBS.variable}=spark "
+    in_spark = f"{parts.JOBS.variable}=spark PLATFORM_TEST_EXAMPLES=200 "
     assert {target: (jobs, marks) for target, jobs, marks in found} == {
         "test": ("", f"not soak and not cluster and not {schedule.LONG}"),
         "test-all": (in_spark, "not soak and not cluster"),
