@@ -38,6 +38,7 @@ from platform_assets.model.publishing import SUFFIX
 _log = logger(__name__)
 
 _PROGRESS_PARTITION: Final = 0
+_POLL: Final = 0.1
 _PAUSE: Final = 0.1
 _PATIENCE: Final = 30.0
 _LARGEST: Final = 64 << 20
@@ -206,7 +207,7 @@ class Target:
                 "allow.auto.create.topics": "false",
                 # As the Java client does, so that joins with topics of others find keys in the same partitions.
                 "partitioner": "murmur2_random",
-                "linger.ms": 20,
+                "linger.ms": 5,
             },
             logger=_log,
         )
@@ -327,7 +328,7 @@ class Session:
             try:
                 self._produce_all(batches, progress)
                 target.before_step("flush")
-                producer.flush(target.seconds)
+                self._wait(target.seconds)
                 target.before_step("commit")
                 producer.commit_transaction(target.seconds)
             except BaseException as e:
@@ -335,7 +336,7 @@ class Session:
                 if not fatal:
                     # An open transaction would delay readers until its timeout. A later session ends it in any case.
                     with suppress(KafkaException):
-                        producer.flush(1)
+                        self._wait(1)
                         producer.abort_transaction(min(target.seconds, 10.0))
                 raise
         target.before_step("next")
@@ -413,7 +414,7 @@ class Session:
 
     def _find_spans(self, sent: Sequence[tuple[Placed, list[_Ends]]]) -> None:
         """Wait until Kafka has the records, and note at which offsets they are."""
-        self.producer.flush(self.target.seconds)
+        self._wait(self.target.seconds)
         for batch, parts in sent:
             spans = [each.span for each in parts]
             if None in spans:
@@ -423,13 +424,23 @@ class Session:
                 raise self.target.interrupted("a transaction", reason)
             batch.spans = tuple(span for span in spans if span is not None)
 
+    def _wait(self, seconds: float) -> None:
+        """Wait until Kafka has answered for all records, up to this many seconds.
+
+        `flush` continues to call Python after one of the client's callbacks has raised a fatal error, so its caller may get any
+        other error instead. `poll` ends there.
+        """
+        until = time.monotonic() + seconds
+        while len(self.producer) and (left := until - time.monotonic()) > 0:
+            self.producer.poll(min(left, _POLL))
+
     def _produce_one(self, topic: str, value: bytes | None, key: bytes | None, **given: Any) -> None:
         while True:
             try:
                 self.producer.produce(topic, value, key, **given)
                 return
             except BufferError:  # The client's queue is full: let it send.
-                self.producer.poll(0.1)
+                self.producer.poll(_POLL)
 
 
 def committed_records(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> Iterator[Any]:
