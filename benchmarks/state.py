@@ -259,7 +259,7 @@ def _reads(bench: Bench, made: Changes, ideal: Path, keys: int) -> tuple[Mapping
             for reader in READERS
             for name, opened in tables.items()
         }
-        found = alternate(contenders, bench.pick(7, 3), bench.report)
+        found = alternate(contenders, bench.pick(5, 3), bench.report, warm_up=1)
         seconds |= found
         for reader in READERS:
             for name, bound in {"state": 1.2, "fresh view": 2.0}.items():

@@ -187,7 +187,7 @@ def run(bench: Bench) -> Measured:
     contest = Contest(bench.bootstrap, bench.remote, bench.root / "contest", events, keys, windows)
     bench.report(f"producing {events:,} events")
     contest.produce()
-    rounds = bench.pick(3, 2)
+    rounds = 2
     contenders = {PLATFORM: contest.platform, MERGES: contest.merges}
     seconds = alternate(contenders, rounds, bench.report, contest.clear, warm_up=1)
     found = {**seconds, FOLDS: tuple(contest.folds[-rounds:])}
