@@ -172,7 +172,8 @@ def _print(found: Comparison) -> None:
         for name, (there, here) in each.values.items():
             echo(f"    {name}: {there!r} in the database, {here!r} in the lake")
     if counts.total() > _SHOWN:
-        echo(f"  and {counts.total() - _SHOWN:,} more: `--json --limit {min(counts.total(), _MOST)}` lists them")
+        listed = "them" if counts.total() <= _MOST else f"the first {_MOST:,}"
+        echo(f"  and {counts.total() - _SHOWN:,} more: `--json --limit {min(counts.total(), _MOST)}` lists {listed}")
     for reason in found.why_undecided:
         echo(f"  undecided: {reason}")
     for name, why in found.not_compared.items():

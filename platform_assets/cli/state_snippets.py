@@ -98,19 +98,17 @@ def register_fresh(spark: SparkSession, state: TopicState) -> str:
     """Register a view with the fresh rows of a state on the Spark server; return its name. Like a table's name, it is
     forgotten when the embedded server stops.
 
-    The view reads the changes that are pending now, and those of later windows. So later folds and windows need no new
-    view, but a window that is loaded late or replaced is in the view only after a fold, or after the view is registered
-    again. Raises PySparkException and ConfigurationError as `snippets.register` does.
+    The view stays right after later folds, also if a window is loaded late or replaced. For that, it reads all changes: with
+    a bound, it would mix a window's new changes with the old ones in the state. Raises PySparkException and
+    ConfigurationError as `snippets.register` does.
     """
-    since, is_folded = changes_from(state.pending())
-    bound = _bound(state.declared, since, is_folded=is_folded)
     tables = (
         ("live", StateRef("state", state.topic), state.live_folder),
         ("changes", TableRef("changes", state.topic), state.changes_folder),
     )
     named = ", ".join(f"{name} AS (TABLE {register(spark, table, folder)})" for name, table, folder in tables)
     _, own = catalogue_table(tables[0][1])
-    sql = _sql(state.declared, state.opened().live.columns.names, bound, "`")
+    sql = _sql(state.declared, state.opened().live.columns.names, _ALL, "`")
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {FRESH_SCHEMA}")
     spark.sql(f"CREATE OR REPLACE VIEW {FRESH_SCHEMA}.`{own}` AS WITH {named}, {sql.removeprefix('WITH ')}")
     return f"{FRESH_SCHEMA}.{own}" if own[0].isalpha() else f"{FRESH_SCHEMA}.`{own}`"

@@ -257,6 +257,7 @@ def test_what_a_column_cannot_hold_is_a_dead_letter_that_says_what_to_do(
         (b"\0\0\0\0\x07\xff\xfe", "malformed", None, "schema 7: declare `registry: true`"),
         (b"\0" * 8 + b"\x07\0\x02", "malformed", None, "declare `registry: true` and `id: apicurio`"),
         (b'\0\0\0\0\x07{"op":"c"}', "malformed", None, "only with Avro"),
+        (b"\0" * 8 + b'\x07 {"op":"c"}', "malformed", None, "only with Avro"),
         (b"\0\0", "malformed", None, "0x00, which is not JSON"),
     ],
 )  # fmt: skip

@@ -59,7 +59,6 @@ def ask(address: str, query: str) -> dict[str, object]:
         return found
 
 
-@pytest.mark.long
 def test_dagster_comes_up_with_its_code_and_goes_down_with_its_children(home: Home, workspace: Path) -> None:
     environ = {**service_environment(), "KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1", "SPARK_REMOTE": "sc://localhost:1"}
     said: list[str] = []

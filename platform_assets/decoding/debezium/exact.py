@@ -21,6 +21,8 @@ Row = Mapping[str, Any]
 _PAYLOAD: Final = "payload"
 _PREFIX: Final = 5
 """Number of bytes before a value that names its schema in a registry."""
+_LONG_PREFIX: Final = 9
+"""The same with Apicurio's ids of 8 bytes."""
 _REMEDY: Final = "Run ALTER TABLE … REPLICA IDENTITY FULL, after which later records contain it"
 SOURCE: Final = pa.schema(
     [
@@ -64,9 +66,9 @@ def _of_a_registry(value: bytes) -> str:
     if len(value) < _PREFIX:
         return what
     number = int.from_bytes(value[1:_PREFIX], "big")
-    if value[_PREFIX : _PREFIX + 1] == b"{":
+    if value[_PREFIX if number else _LONG_PREFIX :].lstrip()[:1] == b"{":
         return (
-            f"{what} but a registry's prefix for schema {number}, and JSON follows: this format supports a registry only with "
+            f"{what} but a registry's prefix, and JSON follows: this format supports a registry only with "
             "Avro, so use Connect's JsonConverter or an Avro converter"
         )
     if number == 0:

@@ -30,7 +30,6 @@ from platform_assets.services.platform import UpOptions
 from platform_assets.services.ports import LOOPBACK, choose_ports
 from platform_assets.services.spark_server import SparkSettings
 from platform_assets_tests.support.spark_ui import fetched, pages
-from platform_assets_tests.support.variants import long_after
 from testbed.homes import home_at, service_environment
 from testbed.loads import Record, TopicLake, wait_until
 
@@ -160,8 +159,7 @@ def check_nothing_is_shown(server: ShownServer, statements: int) -> dict[str, st
     return shown
 
 
-# The connector's statements contain the password. Workers of the columnar engine take it from the server's environment.
-@pytest.mark.parametrize("engine", long_after(1, reversed(ENGINES)))
+@pytest.mark.parametrize("engine", ENGINES)
 def test_loads_show_no_password(server: ShownServer, session: SparkSession, lk: TopicLake, engine: EngineName) -> None:
     key = lk.window_of([Record(b"one"), Record(b"two")])
     settings = server.settings()
