@@ -15,7 +15,7 @@ from testbed.browser import VARIABLE
 
 BROWSER_TESTS = ("platform_assets_tests/checks/report/test_report_ui.py", "platform_assets_tests/test_ui.py")
 
-AUTOMATIC = ("unsynced_databases", "session_store", "request", "tmp_path_factory")
+AUTOMATIC = ("unsynced_databases", "kept_migrations", "session_store", "request", "tmp_path_factory")
 """Fixtures that cost nothing, or that every test has."""
 
 
