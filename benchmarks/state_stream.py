@@ -42,6 +42,7 @@ FOLDS: Final = "of these, the folds"
 MERGES: Final = "Structured Streaming as shipped, foreachBatch with MERGE INTO: the state alone"
 _VALUE: Final = "id BIGINT NOT NULL, status STRING, amount BIGINT"
 _KEY: Final = "id BIGINT NOT NULL"
+_STATE: Final = StateDeclaration(("id",))
 _DELETED_OF: Final = 20
 """One in so many events is a tombstone."""
 _HOUR: Final = timedelta(hours=1)
@@ -69,7 +70,7 @@ class Contest:
             "0 * * * *",
             self.start,
             decode=DecodeDeclaration(FormatSpec("json", {"schema": _VALUE}), FormatSpec("json", {"schema": _KEY})),
-            state=StateDeclaration(("id",)),
+            state=_STATE,
         )
         rng = np.random.default_rng(1)
         self._ids: npt.NDArray[np.int64] = rng.integers(0, self.keys, self.events)
@@ -108,7 +109,7 @@ class Contest:
         loader = Loader(self.declaration, cluster, ledger, choose_engine(lake, lambda: settings, spark, "columnar"))
         decoder = WindowDecoder(self.declaration, ledger, decode_engine(lake, spark))
         changer = WindowChanger(self.declaration, ledger)
-        state = TopicState(self.topic, StateDeclaration(("id",)), lake)
+        state = TopicState(self.topic, _STATE, lake)
         folds = 0.0
         for window in sealed[: self.windows]:
             loader.load(window.window.key)

@@ -44,7 +44,10 @@ def fresh_view(
     """
     declared = state.declared
     places = {"live": state.live_folder, "changes": state.changes_folder}
-    bound = _bound(declared, since, is_folded=is_folded)
+    # A window in a row that another program wrote may be any text. All changes are read then, as they are if a snapshot, which
+    # may have begun in any window, deletes keys.
+    since = since if _WINDOW.fullmatch(since) and not declared.has_sweeps else ""
+    bound = f"{'>' if since and is_folded else '>='} '{since}'"
     sql = _sql(declared, columns, bound, '"')
     spark_sql = _sql(declared, columns, bound, "`")
     return {
@@ -77,14 +80,6 @@ def fresh_view(
             )
         ),
     }
-
-
-def _bound(declared: StateDeclaration, since: str, *, is_folded: bool) -> str:
-    """Return the condition for the windows whose changes `fresh_view` reads."""
-    # A window in a row that another program wrote may be any text. All changes are read then, as they are if a snapshot, which
-    # may have begun in any window, deletes keys.
-    since = since if _WINDOW.fullmatch(since) and not declared.has_sweeps else ""
-    return f"{'>' if since and is_folded else '>='} '{since}'"
 
 
 def changes_from(pending: Pending) -> tuple[str, bool]:
