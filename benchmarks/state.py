@@ -27,7 +27,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from benchmarks.memory import most_held
 from benchmarks.rounds import alternate, middle, ratio
 from benchmarks.scenario import Bench, Goal, Measured, at_least, at_most
-from platform_assets.cli.state_snippets import changes_from, fresh_view
+from platform_assets.cli.state_snippets import can_broadcast, changes_from, fresh_view
 from platform_assets.engines.measuring import measure_of
 from platform_assets.engines.shared.session import connect
 from platform_assets.lake import data_files, new_tables
@@ -166,7 +166,7 @@ def run(bench: Bench) -> Measured:
     goals += of_reads
     held = _memory(bench)
     few, many = held.values()
-    goals.append(Goal("memory of a fold of the larger state, relative to the smaller one", many / few, 1.1, True))
+    goals.append(at_most("memory of a fold of the larger state, relative to the smaller one", 1.1, ratio(many, few)))
     setting = {"keys": keys, "changed keys a window": changed, "windows": windows}
     more = {
         "seconds per window, with its share of the fold": a_window,
@@ -240,7 +240,14 @@ def _reads(bench: Bench, made: Changes, ideal: Path, keys: int) -> tuple[Mapping
     state, pending = made.state, made.state.pending()
     session = cache(partial(connect, bench.remote))
     since, is_folded = changes_from(pending)
-    codes = fresh_view(state, state.opened().live.columns.names, since, bench.remote, is_folded=is_folded)
+    codes = fresh_view(
+        state,
+        state.opened().live.columns.names,
+        since,
+        bench.remote,
+        is_folded=is_folded,
+        broadcasts=can_broadcast(pending),
+    )
     tables: Mapping[str, Callable[[str], Any]] = {
         "ideal": partial(_opened, session, ideal),
         "state": partial(_opened, session, Path(str(state.live_folder))),
@@ -308,24 +315,26 @@ def _whole(reader: str, rows: Any) -> None:
         rows.write.format("noop").mode("overwrite").save()
 
 
-def _memory(bench: Bench) -> dict[str, int]:
-    """Return the peak memory of a fold by the number of keys. A tenth of the keys have pending changes."""
-    held: dict[str, int] = {}
+def _memory(bench: Bench) -> dict[str, list[int]]:
+    """Return the peak memory of folds by the number of keys. A tenth of the keys have pending changes."""
+    held = dict[str, list[int]]()
     for keys in (bench.pick(1_000_000, 1_000_000), bench.pick(50_000_000, 4_000_000)):
         made = Changes(Lake.at(bench.root / f"memory-{keys}"), keys)
         made.state.fold()
-        for _ in range(10):
-            made.load(made.changed(keys // 100))
-        done = subprocess.run(
-            [sys.executable, "-m", __name__, str(made.lake)],
-            cwd=CHECKOUT,
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        rows, peak = map(int, done.stdout.split()[-2:])
-        bench.report(f"fold into {keys:,} keys: {peak / 1e6:,.0f} MB, {rows:,} live keys after it")
-        held[f"{keys:,}"] = peak
+        peaks = held.setdefault(f"{keys:,}", [])
+        for _ in range(3):
+            for _ in range(10):
+                made.load(made.changed(keys // 100))
+            done = subprocess.run(
+                [sys.executable, "-m", __name__, str(made.lake)],
+                cwd=CHECKOUT,
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            rows, peak = map(int, done.stdout.split()[-2:])
+            bench.report(f"fold into {keys:,} keys: {peak / 1e6:,.0f} MB, {rows:,} live keys after it")
+            peaks.append(peak)
     return held
 
 

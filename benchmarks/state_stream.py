@@ -97,7 +97,7 @@ class Contest:
         return pl.DataFrame({"id": np.flatnonzero(lives), "status": status, "amount": last[lives]})
 
     def platform(self) -> None:
-        """Load each window, decode it, make its changes, and fold them when the sensor would."""
+        """Load each window, decode it, make its changes, and fold them when the sensor would, with all other windows under way."""
         lake = Lake.at(self.root / f"lake-{uuid.uuid4().hex[:8]}")
         settings = ClientSettings(self.bootstrap)
         ledger, cluster, spark = Ledger(lake), Cluster.connect(settings), partial(connect, self.remote)
@@ -111,12 +111,13 @@ class Contest:
         changer = WindowChanger(self.declaration, ledger)
         state = TopicState(self.topic, _STATE, lake)
         folds = 0.0
-        for window in sealed[: self.windows]:
+        for at, window in enumerate(sealed[: self.windows], start=1):
             loader.load(window.window.key)
             decoder.decode(window.window.key)
             changer.make(window.window.key)
             began = time.perf_counter()
-            if state.pending().is_due:
+            pending = state.pending()
+            if pending.is_due and not pending.awaits_more(self.windows - at):
                 state.fold()
             folds += time.perf_counter() - began
         began = time.perf_counter()

@@ -77,7 +77,7 @@ def read(table: str, as_json: bool) -> None:
 def _fresh(name: TableRef | DerivedRef | StateRef, environment: Environment) -> dict[str, str]:
     """Return the code that reads a state together with its pending changes, or a history as of its newest window; none for
     other tables."""
-    from platform_assets.cli.state_snippets import as_of, changes_from, fresh_view
+    from platform_assets.cli.state_snippets import as_of, can_broadcast, changes_from, fresh_view
     from platform_assets.model.tables import StateRef
 
     if not isinstance(name, StateRef) or name.kind == "state_deleted":
@@ -95,7 +95,7 @@ def _fresh(name: TableRef | DerivedRef | StateRef, environment: Environment) -> 
         )
     columns = state.opened().live.columns.names
     since, is_folded = changes_from(pending)
-    texts = fresh_view(state, columns, since, remote, is_folded=is_folded)
+    texts = fresh_view(state, columns, since, remote, is_folded=is_folded, broadcasts=can_broadcast(pending))
     return {f"{FRESH}{reader}": text for reader, text in texts.items()}
 
 

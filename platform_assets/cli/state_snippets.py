@@ -27,16 +27,25 @@ FRESH_SCHEMA: Final = "state_fresh"
 """The schema of the views on a Spark server."""
 _ALL: Final = ">= ''"
 """The condition for all windows."""
+_BROADCAST: Final = "/*+ BROADCAST(pending) */ "
+_BROADCAST_BYTES: Final = 64 << 20
+"""The most bytes that the pending changes may have in files, if their keys are sent to each task of Spark."""
 _NO_ADDRESS: Final = "sc://localhost:15002/;token=…"
 
 
 def fresh_view(
-    state: TopicState, columns: Sequence[str], since: str, remote: str | None, *, is_folded: bool = False
+    state: TopicState,
+    columns: Sequence[str],
+    since: str,
+    remote: str | None,
+    *,
+    is_folded: bool = False,
+    broadcasts: bool = False,
 ) -> Mapping[Literal["spark", "polars", "duckdb"], str]:
     """Return Python code for each reader that makes `fresh`: the current row of each key, with the `columns` of the
     table of live keys. It replaces the rows of keys that have changes from the window `since` on or, if the state has that
     window and all before it (`is_folded`), after it. A change that is in the state already makes no difference. `remote` is a
-    Spark Connect address with its token, if there is one.
+    Spark Connect address with its token, if there is one. With `broadcasts`, Spark sends all pending keys to each task.
 
     If the last record by position counts, these changes are not compared with the state: they replace its rows. A row of the
     state from a window before `since` comes before them, and one from a later window is among them, as is a delete. So the
@@ -49,7 +58,7 @@ def fresh_view(
     since = since if _WINDOW.fullmatch(since) and not declared.has_sweeps else ""
     bound = f"{'>' if since and is_folded else '>='} '{since}'"
     sql = _sql(declared, columns, bound, '"')
-    spark_sql = _sql(declared, columns, bound, "`")
+    spark_sql = _sql(declared, columns, bound, "`", _BROADCAST if since and broadcasts else "")
     return {
         "spark": "\n".join(
             (
@@ -87,6 +96,13 @@ def changes_from(pending: Pending) -> tuple[str, bool]:
     first, through = min(pending.windows, default=""), pending.through
     # Not only from the first pending window on: another window may come between both.
     return (through, True) if through and (not first or first > through) else (first, False)
+
+
+def can_broadcast(pending: Pending) -> bool:
+    """Return True if Spark should send the keys of the changes to each of its tasks. Otherwise it shuffles all rows of the
+    state to find those that have changes, because it does not know how few changes there are."""
+    _, is_folded = changes_from(pending)
+    return is_folded and 0 < pending.rows * pending.state_bytes <= _BROADCAST_BYTES * pending.state_rows
 
 
 def register_fresh(spark: SparkSession, state: TopicState) -> str:
@@ -221,8 +237,8 @@ def _changes_win(declared: StateDeclaration) -> bool:
     return declared.keep == "last" and declared.version is None
 
 
-def _sql(declared: StateDeclaration, columns: Sequence[str], bound: str, quote: str) -> str:
-    """Return a query for the fresh rows, from the tables `live` and `changes`."""
+def _sql(declared: StateDeclaration, columns: Sequence[str], bound: str, quote: str, hint: str = "") -> str:
+    """Return a query for the fresh rows, from the tables `live` and `changes`. `hint` is for joins with `pending`."""
 
     def named(name: str) -> str:
         return quote + name.replace(quote, quote * 2) + quote
@@ -233,7 +249,7 @@ def _sql(declared: StateDeclaration, columns: Sequence[str], bound: str, quote: 
     names, key = ", ".join(map(named, columns)), ", ".join(map(named, declared.key))
     by = ", ".join(f"{named(name)} {'DESC' if declared.keep == 'last' else 'ASC'}" for name in order)
     held_key = " AND ".join(f"pending.{name} = held.{name}" for name in map(named, declared.key))
-    pending = f"EXISTS (SELECT 1 FROM pending WHERE {held_key})"  # noqa: S608  the names are the table's columns, and quoted
+    pending = f"EXISTS (SELECT {hint}1 FROM pending WHERE {held_key})"  # noqa: S608  the names are the table's columns, and quoted
     is_since, no_key = f"{named('window')} {bound}", f"{named(declared.key[0])} IS NULL"
     is_pending = f"{is_since} AND NOT {no_key}" if declared.has_truncates else is_since
     tables = f"pending AS (SELECT {names}, deleted FROM changes WHERE {is_pending})"  # noqa: S608  as above

@@ -14,6 +14,7 @@ from platform_assets.checks import state as checks
 from platform_assets.checks.findings import CheckResult
 from platform_assets.errors import NoChangesError, PlatformError
 from platform_assets.lake import delta_log, state_table
+from platform_assets.ledger import unloaded
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.logs import logger
@@ -24,13 +25,15 @@ from platform_assets.orchestration import dagster_records, names
 from platform_assets.orchestration.names import STATE_TAG, fold_op, state_checks_op, state_tag, table_key
 from platform_assets.orchestration.resources import LakeResource
 from platform_assets.orchestration.run_steps import as_dagster
-from platform_assets.windows.state.folding import FoldOutcome, TopicState
+from platform_assets.windows.state.folding import FoldOutcome, Pending, TopicState
 
 _log = logger(__name__)
 
 _FIRST_WAIT: Final = timedelta(minutes=1)
 _LONGEST_WAIT: Final = timedelta(hours=1)
 """Time after which a failed run is requested again: at first, and at most."""
+_LONGEST_HOLD: Final = timedelta(minutes=10)
+"""Time for which a fold that is due waits for windows that are being loaded, at most."""
 _LAST_RUNS: Final = 10
 
 
@@ -188,10 +191,19 @@ def as_result(declaration: TopicDeclaration, found: CheckResult) -> dg.AssetChec
 
 
 def run_requests(
-    declaration: TopicDeclaration, ledger: Ledger, instance: dg.DagsterInstance, now: datetime
+    declaration: TopicDeclaration,
+    ledger: Ledger,
+    instance: dg.DagsterInstance,
+    now: datetime,
+    *,
+    requested: int = 0,
+    log: dagster_records.RunLog | None = None,
 ) -> list[dg.RunRequest]:
     """Return the run that folds pending changes, if a fold is due or a check of the state found wrong rows, no other run
     is under way, and no check of the table of changes blocks it.
+
+    While more windows are being loaded than are pending, a fold waits, for `_LONGEST_HOLD` at most. `requested` is the number
+    of windows of which this tick requests a run of one of the topic's tables.
 
     A run that failed is requested again after a minute, then after twice as long each time, up to an hour. An error of the
     state is logged; the topic's windows are loaded all the same.
@@ -203,7 +215,8 @@ def run_requests(
         place = _place(state)
         if place is None:
             return []
-        is_due, keys = _is_due(state, place), names.state_keys(declaration)
+        pending, keys = _due(state, place), names.state_keys(declaration)
+        is_due = pending is not None and not _is_held(state, pending, declaration, ledger, instance, now, requested, log)
         if not is_due and dagster_records.blocked_by(instance, names.state_check_keys(declaration)):
             # Rows are wrong: they are made again. If that was done already, only the checks are evaluated again, once.
             is_due, is_made = True, _is_made_again(state)
@@ -254,7 +267,9 @@ def _failed(instance: dg.DagsterInstance, tag: str) -> list[dg.RunRecord]:
 
 
 _Place = tuple[str, int, *tuple[int | None, ...]]
-_due: dict[tuple[str, str], tuple[_Place, bool]] = {}
+_Where = tuple[str, str]
+_not_due: dict[_Where, _Place] = {}
+_held_since: dict[_Where, datetime] = {}
 _lock = threading.Lock()
 
 
@@ -273,18 +288,52 @@ def _is_made_again(state: TopicState) -> bool:
     return fold is not None and fold.made == "rebuild"
 
 
-def _is_due(state: TopicState, place: _Place) -> bool:
-    """Return True if a fold is due. The answer is remembered while the tables have the same versions, unless changes have
-    yet to be made again: that may end with an entry of the ledger alone."""
-    where = (str(state.lake), state.topic)
+def _due(state: TopicState, place: _Place) -> Pending | None:
+    """Return the pending changes if a fold is due, else None. That none is due is remembered while the tables have the same
+    versions, unless changes have yet to be made again: that may end with an entry of the ledger alone."""
+    where = _where(state)
     with _lock:
-        known = _due.get(where)
-    if known is not None and known[0] == place and not known[1]:
-        return False
+        if _not_due.get(where) == place:
+            return None
     found = state.pending()
     with _lock:
-        if found.waits:
-            _due.pop(where, None)
+        if found.is_due or found.waits:
+            _not_due.pop(where, None)
         else:
-            _due[where] = (place, found.is_due)
-    return found.is_due
+            _not_due[where] = place
+        if not found.is_due:
+            _held_since.pop(where, None)
+    return found if found.is_due else None
+
+
+def _is_held(
+    state: TopicState,
+    pending: Pending,
+    d: TopicDeclaration,
+    ledger: Ledger,
+    instance: dg.DagsterInstance,
+    now: datetime,
+    requested: int,
+    log: dagster_records.RunLog | None,
+) -> bool:
+    """Return True if a fold that is due waits for windows that runs load, decode, or make changes of."""
+    where = _where(state)
+    is_held = False
+    if not pending.is_urgent:
+        edge = ledger.newest_edges([d.topic]).get(d.topic)
+        keys = sorted(unloaded.find(ledger, d.changes_table, edge).windows) if edge is not None else []
+        running = {
+            key
+            for table in d.tables
+            for key in dagster_records.windows_in_flight(instance, table_key(table), keys, log=log)
+        }
+        is_held = pending.awaits_more(len(running) + requested)
+    with _lock:
+        if is_held and now - _held_since.setdefault(where, now) < _LONGEST_HOLD:
+            return True
+        _held_since.pop(where, None)
+    return False
+
+
+def _where(state: TopicState) -> _Where:
+    return str(state.lake), state.topic

@@ -213,7 +213,10 @@ class Tick:
         found.run_requests += [_run_request(d, d.changes_table, request) for request in result.changes]
         found.run_requests += [] if result.checks is None else [result.checks]
         found.events += [*result.events, *more]
-        folds = state_definitions.run_requests(d, self.ledger, self.instance, self.now)
+        requested = sum(r.windows for r in (*result.loads, *result.decodings, *result.changes))
+        folds = state_definitions.run_requests(
+            d, self.ledger, self.instance, self.now, requested=requested, log=records
+        )
         found.run_requests += folds
         found.busy = found.busy or result.skip_reason is None or bool(folds)
         if result.reported is not None:

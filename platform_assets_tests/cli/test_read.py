@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from platform_assets.cli.snippets import register, sql_name
-from platform_assets.cli.state_snippets import changes_from, fresh_view, register_fresh
+from platform_assets.cli.state_snippets import can_broadcast, changes_from, fresh_view, register_fresh
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import decoded_table
 from platform_assets.lake.location import Lake
@@ -139,7 +139,14 @@ def test_a_view_in_spark_has_the_fresh_rows_of_a_state(spark: Any, spark_remote:
             assert {row.id: row.name for row in spark.table(view).collect()} == expected_rows, window
             state, found = made.state(), dict[str, Any]()
             since, is_folded = changes_from(state.pending())
-            codes = fresh_view(state, state.opened().live.columns.names, since, spark_remote, is_folded=is_folded)
+            codes = fresh_view(
+                state,
+                state.opened().live.columns.names,
+                since,
+                spark_remote,
+                is_folded=is_folded,
+                broadcasts=can_broadcast(state.pending()),
+            )
             exec(codes["spark"], found)
             assert {row.id: row.name for row in found["fresh"].collect()} == expected_rows, window
             if window in (third, fourth):
@@ -161,10 +168,24 @@ def test_spark_reads_the_state_before_the_changes_and_the_view_follows_a_replace
     made.load(second, [change(1, second, 2, "b"), change(5, second, 3, "b")])
     state, found = made.state(), dict[str, Any]()
     view = register_fresh(spark, state)
+    assert can_broadcast(state.pending())
     since, is_folded = changes_from(state.pending())
-    code = fresh_view(state, state.opened().live.columns.names, since, spark_remote, is_folded=is_folded)["spark"]
-    exec(code.rpartition("\n")[0], found)
-    for rows in (spark.table(view), found["fresh"]):
+    codes = [
+        fresh_view(
+            state, state.opened().live.columns.names, since, spark_remote, is_folded=is_folded, broadcasts=broadcasts
+        )["spark"]
+        for broadcasts in (False, True)
+    ]
+    assert ["BROADCAST" in code for code in codes] == [False, True]
+    read = [spark.table(view)]
+    for code in codes:
+        exec(code.rpartition("\n")[0], found)
+        read.append(found["fresh"])
+        assert sorted(row.name for row in read[-1].collect()) == ["b", "b"]
+    with contextlib.redirect_stdout(io.StringIO()) as plan:
+        read[-1].explain("extended")
+    assert "rightHint=(strategy=broadcast)" in plan.getvalue()
+    for rows in read:
         # Spark takes the newest version of a table when it plans the table's first read. If it did so first for the changes,
         # a fold in between could bring windows into the state that they lack.
         with contextlib.redirect_stdout(io.StringIO()) as plan:

@@ -17,10 +17,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from deltalake import write_deltalake
 
 from platform_assets.checks import state as checks
-from platform_assets.cli.state_snippets import as_of, changes_from, fresh_view
+from platform_assets.cli.state_snippets import as_of, can_broadcast, changes_from, fresh_view
 from platform_assets.engines.folding import fold as folding
 from platform_assets.engines.folding.history import chained
 from platform_assets.lake import state_table
@@ -57,9 +58,11 @@ def state_of(topic: DecodedTopic) -> TopicState:
     return TopicState(topic.topic, STATE, topic.lake)
 
 
-def requested(topic: DecodedTopic, instance: dg.DagsterInstance, after: timedelta = timedelta()) -> list[dg.RunRequest]:
+def requested(
+    topic: DecodedTopic, instance: dg.DagsterInstance, after: timedelta = timedelta(), coming: int = 0
+) -> list[dg.RunRequest]:
     now = topic.windows[-1].window.end + after
-    return state_definitions.run_requests(topic.declaration, topic.ledger, instance, now)
+    return state_definitions.run_requests(topic.declaration, topic.ledger, instance, now, requested=coming)
 
 
 def job_of(topic: DecodedTopic, name: str) -> dg.JobDefinition:
@@ -120,6 +123,37 @@ def test_a_failed_run_is_requested_again_later(topic: DecodedTopic, instance: dg
     assert "the last fold failed" in state_status.collect(topic.declaration, STATE, topic.ledger, instance).problems[0]
     instance.create_run_for_job(job, tags={STATE_TAG: state_tag(topic.declaration)}, status=dg.DagsterRunStatus.STARTED)
     assert requested(topic, instance, failed_at + timedelta(minutes=2)) == [], "a run is under way"
+
+
+def test_a_fold_waits_while_more_windows_are_loaded_than_are_pending(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    topic = DecodedTopic(tmp_path / "lake", "orders")
+    topic.state = STATE
+    one, two, three, four, five = topic.load(*([order(number)] for number in range(5)))
+    topic.decode()
+    topic.changer.make(one)
+    assert requested(topic, instance, coming=4), "the first fold does not wait: there is no state yet"
+    state_of(topic).fold()
+    topic.changer.make(two)
+    assert len(requested(topic, instance, coming=1)) == 1
+    assert requested(topic, instance, coming=2) == []
+    minutes = [n for n in range(1, 12) if requested(topic, instance, timedelta(minutes=n), coming=2)]
+    assert minutes == [10], "it waits for ten minutes, and then for ten minutes again"
+    tags = {ASSET_PARTITION_RANGE_START_TAG: three, ASSET_PARTITION_RANGE_END_TAG: five}
+    run = instance.create_run_for_job(build_job(topic), tags=tags, status=dg.DagsterRunStatus.STARTED)
+    assert requested(topic, instance) == [], "three windows are being loaded, and one is pending"
+    topic.changer.make(three)
+    assert len(requested(topic, instance)) == 1, "two windows are still missing, and two are pending"
+    topic.changer.make(four)
+    assert len(requested(topic, instance, coming=2)) == 1
+    assert requested(topic, instance, coming=3) == []
+    instance.report_run_canceled(run)
+    assert len(requested(topic, instance, coming=3)) == 1
+    pending = state_of(topic).pending()
+    assert pending.awaits_more(4)
+    for wrong in ({"replaces": True}, {"erases": True}, {"is_interrupted": True}, {"rebuild": "requested"}):
+        assert not replace(pending, **wrong).awaits_more(4)
 
 
 def waits(topic: DecodedTopic) -> tuple[str, ...]:
@@ -277,6 +311,21 @@ def test_fresh_rows_are_those_of_a_fold(tmp_path: Path) -> None:
     assert found["polars"] == found["duckdb"] == [(1, second), (2, third), (3, second), (7, third)]
     state_of(topic).fold()
     assert ids(topic) == [1, 2, 3, 7]
+
+
+@pytest.mark.parametrize(
+    ("pending", "expected"),
+    [
+        (Pending(("2025-01-02",), 1_000, "2025-01-01", 1_000_000, 60 << 20), True),
+        (Pending(("2025-01-02",), 2_000_000, "2025-01-01", 1_000_000, 60 << 20), False),
+        (Pending(("2025-01-01",), 1_000, "2025-01-01", 1_000_000, 60 << 20), False),
+        (Pending(("2025-01-02",), 1_000, "", 0, 0, "the state does not exist yet"), False),
+        (Pending((), 0, "2025-01-01", 0, 0), False),
+    ],
+    ids=["few", "many", "also folded windows", "no state", "nothing"],
+)
+def test_spark_sends_keys_to_its_tasks_only_if_they_are_few(pending: Pending, *, expected: bool) -> None:
+    assert can_broadcast(pending) is expected
 
 
 def test_a_history_can_be_read_as_of_each_window(topic: DecodedTopic) -> None:

@@ -89,11 +89,21 @@ class Pending:
         return ceil(SHARE * (self.state_rows + self.history_rows))
 
     @property
+    def is_urgent(self) -> bool:
+        """True if the state has wrong or erased rows, or does not exist: more changes to come are no reason to wait."""
+        return bool(self.rebuild) or self.replaces or self.erases or self.is_interrupted
+
+    def awaits_more(self, coming: int) -> bool:
+        """Return True if a fold that is due should wait, because the changes of more windows than are pending, `coming`, are
+        being made. So the state is rewritten as often as a backlog can be halved, and not once for each of its windows."""
+        return not self.is_urgent and len(self.windows) < coming
+
+    @property
     def is_due(self) -> bool:
         """True if the next fold should not wait for more changes."""
         if self.waits:
             return False
-        if self.rebuild or self.replaces or self.erases or self.is_interrupted:
+        if self.is_urgent:
             return True
         is_small = (
             self.state_rows + self.history_rows < SMALL_ROWS and self.state_bytes + self.history_bytes < SMALL_BYTES
