@@ -119,10 +119,16 @@ def register_fresh(spark: SparkSession, state: TopicState) -> str:
     )
     named = ", ".join(f"{name} AS (TABLE {register(spark, table, folder)})" for name, table, folder in tables)
     _, own = catalogue_table(tables[0][1])
-    sql = _sql(state.declared, state.opened().live.columns.names, _ALL, "`")
+    sql = view_of_all(state.declared, state.opened().live.columns.names, "`")
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {FRESH_SCHEMA}")
     spark.sql(f"CREATE OR REPLACE VIEW {FRESH_SCHEMA}.`{own}` AS WITH {named}, {sql.removeprefix('WITH ')}")
     return f"{FRESH_SCHEMA}.{own}" if own[0].isalpha() else f"{FRESH_SCHEMA}.`{own}`"
+
+
+def view_of_all(declared: StateDeclaration, columns: Sequence[str], quote: str = '"') -> str:
+    """Return a query for the fresh rows that reads all changes, from the tables `live` and `changes`. The state's rows count
+    only if all changes of their window were removed by age."""
+    return _sql(declared, columns, _ALL, quote)
 
 
 def as_of(state: TopicState, window: str, remote: str | None) -> Mapping[Literal["spark", "polars", "duckdb"], str]:
@@ -253,12 +259,19 @@ def _sql(declared: StateDeclaration, columns: Sequence[str], bound: str, quote: 
     is_since, no_key = f"{named('window')} {bound}", f"{named(declared.key[0])} IS NULL"
     is_pending = f"{is_since} AND NOT {no_key}" if declared.has_truncates else is_since
     tables = f"pending AS (SELECT {names}, deleted FROM changes WHERE {is_pending})"  # noqa: S608  as above
+    held = "live AS held"
+    if bound == _ALL:
+        # The state may have rows of a window that was replaced. Of windows that are in the table of changes, the changes count
+        # alone; other windows were removed by age.
+        tables += f", windows AS (SELECT DISTINCT {named('window')} FROM changes)"  # noqa: S608  as above
+        own = f"SELECT 1 FROM windows WHERE windows.{named('window')} = old.{named('window')}"  # noqa: S608  as above
+        held = f"(SELECT * FROM live AS old WHERE NOT EXISTS ({own})) AS held"  # noqa: S608  as above
     candidates = "pending"
     if not _changes_win(declared):
         candidates = f"""(
-    SELECT {names}, false AS deleted FROM live AS held WHERE {pending} UNION ALL SELECT {names}, deleted FROM pending
+    SELECT {names}, false AS deleted FROM {held} WHERE {pending} UNION ALL SELECT {names}, deleted FROM pending
   ) AS candidates"""  # noqa: S608  as above
-    others = f"SELECT {names} FROM live AS held WHERE NOT {pending}"  # noqa: S608  as above
+    others = f"SELECT {names} FROM {held} WHERE NOT {pending}"  # noqa: S608  as above
     best = f"""SELECT {names} FROM (
   SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY {by}) AS {rank} FROM {candidates}
 ) AS found WHERE {rank} = 1 AND NOT deleted"""  # noqa: S608  as above

@@ -216,7 +216,9 @@ def run_requests(
         if place is None:
             return []
         pending, keys = _due(state, place), names.state_keys(declaration)
-        is_due = pending is not None and not _is_held(state, pending, declaration, ledger, instance, now, requested, log)
+        is_due = pending is not None and not _is_held(
+            state, pending, declaration, ledger, instance, now, requested, log
+        )
         if not is_due and dagster_records.blocked_by(instance, names.state_check_keys(declaration)):
             # Rows are wrong: they are made again. If that was done already, only the checks are evaluated again, once.
             is_due, is_made = True, _is_made_again(state)

@@ -165,7 +165,7 @@ def test_spark_reads_the_state_before_the_changes_and_the_view_follows_a_replace
     first, second = DAYS[:2]
     made.load(first, [change(1, first, 0, "a"), change(5, first, 1, "a")])
     made.state().fold()
-    made.load(second, [change(1, second, 2, "b"), change(5, second, 3, "b")])
+    made.load(second, [change(1, second, 2, "b"), change(5, second, 3, "b"), change(7, second, 4, "b")])
     state, found = made.state(), dict[str, Any]()
     view = register_fresh(spark, state)
     assert can_broadcast(state.pending())
@@ -181,7 +181,7 @@ def test_spark_reads_the_state_before_the_changes_and_the_view_follows_a_replace
     for code in codes:
         exec(code.rpartition("\n")[0], found)
         read.append(found["fresh"])
-        assert sorted(row.name for row in read[-1].collect()) == ["b", "b"]
+        assert sorted(row.name for row in read[-1].collect()) == ["b", "b", "b"]
     with contextlib.redirect_stdout(io.StringIO()) as plan:
         read[-1].explain("extended")
     assert "rightHint=(strategy=broadcast)" in plan.getvalue()

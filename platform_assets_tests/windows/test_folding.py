@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from platform_assets.checks import state as checks
-from platform_assets.cli.state_snippets import as_of, changes_from, fresh_view
+from platform_assets.cli.state_snippets import as_of, changes_from, fresh_view, view_of_all
 from platform_assets.errors import (
     ChangesOutdatedError,
     ConcurrentFoldError,
@@ -27,7 +28,7 @@ from platform_assets.errors import (
     StateOutdatedError,
 )
 from platform_assets.lake import changes_table, delta_log, state_table
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.model.keeping import Keep
 from platform_assets.model.state import StateDeclaration
 from platform_assets.windows.maintain.merging import Upkeep
@@ -85,6 +86,37 @@ def test_fresh_rows_have_the_values_of_a_replaced_window(made: MadeChanges) -> N
     for code in (codes["polars"], codes["duckdb"]):
         found = fresh_rows(code)
         assert {row["id"]: row["name"] for row in found} == {1: "new", 2: "kept"}
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        StateDeclaration(("id",)),
+        StateDeclaration(("id",), order="rev", deletes="none"),
+        StateDeclaration(("id",), keep="first", deletes="none"),
+        StateDeclaration(("id",), deletes="debezium"),
+    ],
+    ids=["position", "version", "first", "debezium"],
+)
+def test_a_view_of_all_changes_has_no_rows_that_a_replaced_window_lost(
+    tmp_path: Path, declared: StateDeclaration
+) -> None:
+    made = MadeChanges(tmp_path, declared)
+    made.load(A, [change(1, A, 0, "lost", rev=1), change(2, A, 1, "lost", rev=9), change(3, A, 2, "kept")])
+    made.load(B, [change(2, B, 3, "b", rev=2)])
+    made.load(C, [change(4, C, 4, "removed by age")])
+    made.state().fold()
+    made.load(A, [change(2, A, 1, "a", rev=1), change(3, A, 2, "kept")])
+    made.folder.delta().delete(f"\"window\" = '{C}'")
+    state = made.state()
+    places = {"live": state.live_folder, "changes": state.changes_folder}
+    opened = {name: folder.delta().to_pyarrow_dataset() for name, folder in places.items()}
+    with duckdb.connect() as connection:
+        for name, rows in opened.items():
+            connection.register(name, rows)
+        found = connection.sql(view_of_all(declared, state.opened().live.columns.names)).pl()
+    second = "a" if declared.keep == "first" else "b"
+    assert dict(found.select("id", "name").rows()) == {2: second, 3: "kept", 4: "removed by age"}
 
 
 @pytest.mark.parametrize("folder", ["a lake's folder", "50% ü"])
@@ -410,6 +442,52 @@ def test_changes_without_rows_give_an_empty_state(made: MadeChanges) -> None:
     outcome = made.state().fold()
     assert (outcome.rows, outcome.deleted) == (0, 0)
     assert by_key(LIVE.empty_table()) == made.live()
+
+
+def test_a_log_that_is_cleaned_while_a_fold_reads_it_makes_the_state_from_all_changes(
+    made: MadeChanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.load(A, [change(1, A, 0, "a")])
+    made.state().fold()
+    for number, window in enumerate((B, C, D), start=1):
+        made.load(window, [change(1 + number, window, number, window)])
+    made.folder.delta().create_checkpoint()
+    read, reads = delta_log.commit, list[int]()
+
+    def cleaned(table: Folder, version: int) -> delta_log.Commit | None:
+        found = read(table, version)
+        if table == made.folder and version == 2:
+            reads.append(version)
+            for gone in (2, 3):
+                (made.root / "changes/orders" / delta_log.name_of(gone)).unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(delta_log, "commit", cleaned)
+    outcome = made.state().fold()
+    assert reads
+    assert (outcome.made, outcome.windows) == ("rebuild", (A, B, C, D))
+    assert "lacks versions after the last fold" in outcome.reason
+    monkeypatch.undo()
+    made.check()
+
+
+def test_a_window_that_was_lost_with_a_damaged_file_counts_as_replaced(tmp_path: Path) -> None:
+    made = MadeChanges(tmp_path, StateDeclaration(("id",), deletes="debezium"))
+    truncate = change(0, B, 5, None) | {"id": None}
+    made.load(B, [truncate, change(3, B, 6, "c")])
+    made.load(C, [change(4, C, 7, "d")])
+    made.folder.delta().optimize.compact()
+    (path,) = map(Path, made.folder.delta().file_uris())
+    made.load(A, [change(1, A, 0, "a"), change(2, A, 1, "b")])
+    made.state().fold()
+    assert sorted(made.live()) == [3, 4]
+    path.write_bytes(path.read_bytes()[:200])
+    made.load(C, [change(4, C, 7, "d")])
+    made.load(B, [change(3, B, 6, "c")])
+    outcome = made.state().fold()
+    assert "lost with damaged files" in outcome.reason
+    assert sorted(made.live()) == [1, 2, 3, 4]
+    made.check()
 
 
 @pytest.mark.parametrize("step", long_after(1, STEPS))

@@ -78,18 +78,20 @@ class Snapshot:
         """
         ahead = self._ahead(ids)
         is_old = (ahead >= _FUTURE) & (lsns >= 0) & (lsns < self.before)
-        is_running = np.isin(ahead + self.high, np.array(self.running, np.int64))
-        return np.asarray((ahead < 0) & ~is_running | is_old)
+        return np.asarray((ahead < 0) & ~self._is_running(ahead) | is_old)
 
     def doubts(self, ids: npt.NDArray[np.int64], lsns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return for which of these transactions, given as to `sees`, the answer may be wrong. Pure.
 
-        Their ids have not been given out yet, or only after the snapshot, but their positions lie far before it; or the
-        positions are unknown, and the ids lie far in the future.
+        Their ids have not been given out yet, or only after the snapshot, or are those of running transactions, but their
+        positions lie far before it; or the positions are unknown, and the ids lie far in the future.
         """
         ahead = self._ahead(ids)
-        is_near = (ahead >= 0) & (ahead < _FUTURE)
+        is_near = (ahead >= 0) & (ahead < _FUTURE) | self._is_running(ahead)
         return np.asarray(is_near & (lsns >= 0) & (lsns < self.before - _EPOCH) | (ahead >= _FUTURE) & (lsns < 0))
+
+    def _is_running(self, ahead: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        return np.isin(ahead + self.high, np.array(self.running, np.int64))
 
     def _ahead(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return how far after `high` the nearest transactions with these ids are."""
