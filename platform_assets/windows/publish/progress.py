@@ -12,6 +12,9 @@ from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish.loads import Load
 
 _VERSION: Final = 1
+_REMOVED_FIRST: Final = 2
+"""The version of a correction that is sent in part, and whose deleted keys are sent first: earlier releases, which would
+continue in another order, refuse it."""
 
 Kind = Literal["row", "added", "changed", "removed"]
 Position = tuple[int, int]
@@ -47,6 +50,9 @@ class Progress:
 
     `spans` are the offsets of the records that have no header with an identity: rows of the window's first load. `dealt`
     are numbers of partitions among which such rows were dealt, each with the first ordinal for which it holds.
+
+    `removed_first` is true if the differences begin with the keys that they delete, and are not all sent yet. Earlier
+    releases sent them in order of position.
     """
 
     load: Load
@@ -60,6 +66,7 @@ class Progress:
     mixed: bool = False
     spans: tuple[Span, ...] = ()
     dealt: tuple[tuple[int, int], ...] = ()
+    removed_first: bool = False
 
     def with_spans(self, known: Progress | None, sent: Sequence[Placed], first: int) -> Progress:
         """Return this progress with the spans of what is `known`, and of records that were sent since, the first of
@@ -91,14 +98,15 @@ class Progress:
             **({"mixed": True} if self.mixed else {}),
             **({"spans": self.spans, "dealt": self.dealt} if self.dealt else {}),
         }
-        return json.dumps({"version": _VERSION, **fields}, separators=(",", ":")).encode()
+        version = _REMOVED_FIRST if self.removed_first and not self.is_complete else _VERSION
+        return json.dumps({"version": version, **fields}, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Progress:
         """Parse the value of a progress record."""
         fields = json.loads(value)
-        if fields["version"] != _VERSION:
-            raise ValueError(f"version {fields['version']} instead of {_VERSION}: upgrade platform-assets")
+        if fields["version"] not in (_VERSION, _REMOVED_FIRST):
+            raise ValueError(f"version {fields['version']} instead of {_REMOVED_FIRST}: upgrade platform-assets")
         base = fields["base"]
         return cls(
             Load(*fields["load"]),
@@ -112,6 +120,7 @@ class Progress:
             fields.get("mixed") is True,
             tuple(Span(*each) for each in fields.get("spans", ())),
             tuple((first, number) for first, number in fields.get("dealt", ())),
+            fields["version"] == _REMOVED_FIRST,
         )
 
     def is_mixed(self, digest: str) -> bool:

@@ -204,7 +204,7 @@ class Publisher:
                     if before is not None and (before.load.load_id == load.load_id or key not in plan.again):
                         break
                     base, mixed = (None, False) if before is None else (before.load, before.is_mixed(encoder.digest))
-                    state = Progress(load, base, 0, 0, encoder.digest, mixed=mixed)
+                    state = Progress(load, base, 0, 0, encoder.digest, mixed=mixed, removed_first=base is not None)
                 else:
                     state = before
                     self._check_form(key, state, encoder)
@@ -333,7 +333,7 @@ class Publisher:
 
             return Records(of_rows, new.num_rows, at=at)
         old = loads.read(self.ledger, d.windowed, key, state.base, columns, d.topic)
-        changes, silent = self._changes(encoder, old, new)
+        changes, silent = self._changes(encoder, old, new, removed_first=state.removed_first)
 
         def of_changes(start: int, end: int, room: int) -> tuple[Iterable[Record], int, int]:
             sizes = np.array([len(k or b"") + len(v or b"") for _, _, k, v, _ in changes[start:end]], np.int64)
@@ -343,11 +343,18 @@ class Publisher:
 
         return Records(of_changes, len(changes), silent)
 
-    def _changes(self, encoder: Encoder, old: pa.Table, new: pa.Table) -> tuple[list[Change], int]:
-        """Return the differences between two loads of a window, in order of position, and the number of deleted rows
-        that have no key or that the declaration does not announce."""
+    def _changes(
+        self, encoder: Encoder, old: pa.Table, new: pa.Table, *, removed_first: bool
+    ) -> tuple[list[Change], int]:
+        """Return the differences between two loads of a window, and the number of deleted rows that have no key or that
+        the declaration does not announce.
+
+        They are in order of position. With `removed_first`, those that delete a key precede all others, because the key
+        may be that of another row now.
+        """
         before, after = (_by_position(encoder.encode(rows), rows) for rows in (old, new))
         found: list[Change] = []
+        removed: list[Change] = [] if removed_first else found
         silent = 0
         for position in sorted({*before, *after}):
             was, now = before.get(position), after.get(position)
@@ -355,12 +362,12 @@ class Publisher:
                 continue
             if was is not None and (now is None or was[0] != now[0]):
                 if self.declaration.tombstones and was[0] is not None:
-                    found.append(("removed", position, was[0], None, []))
+                    removed.append(("removed", position, was[0], None, []))
                 else:
                     silent += 1
             if now is not None:
                 found.append(("added" if was is None else "changed", position, *now))
-        return found, silent
+        return [*removed, *found] if removed_first else found, silent
 
     @property
     def schemas(self) -> dict[Side, Registered]:

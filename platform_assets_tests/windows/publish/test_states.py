@@ -308,7 +308,7 @@ def test_records_of_others_in_the_progress_topic_do_not_count(tmp_path: Path) ->
 
 def test_an_unreadable_record_of_the_progress_is_an_error(tmp_path: Path) -> None:
     made, log = begun(tmp_path)
-    for value, says in ((b"?", "not the platform's"), (b'{"version":2}', "upgrade platform-assets")):
+    for value, says in ((b"?", "not the platform's"), (b'{"version":3}', "upgrade platform-assets")):
         log.records = dict.fromkeys(log.records, value)
         with pytest.raises(PublishingProgressLostError, match=says):
             publisher(made, log).run()
