@@ -42,14 +42,13 @@ class TotalsQueries:
             raise ConfigurationError(
                 f"totals: the query has a column {self._totals.count!r}, which is the name for the number of rows: rename it"
             )
-        found = []
+        found, sums = [], {name.lower() for name in self._totals.sums}
         for field in frame.schema.fields:
             name, kind = field.name, field.dataType.jsonValue()
-            if name.lower() in self._by:
-                continue
-            if self._totals.is_value(name):
-                if kind not in _WHOLE and not str(kind).startswith("decimal("):
-                    raise ConfigurationError(f"totals: {name!r} has the type {kind}: cast it to BIGINT or DECIMAL")
+            # A column in `by` can be summed too.
+            if name.lower() in sums and kind not in _WHOLE and not str(kind).startswith("decimal("):
+                raise ConfigurationError(f"totals: {name!r} has the type {kind}: cast it to BIGINT or DECIMAL")
+            if name.lower() in self._by or self._totals.is_value(name):
                 continue
             if any(word in repr(kind) for word in ("'map'", "'float'", "'double'")):
                 raise ConfigurationError(

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -243,6 +244,23 @@ def test_a_query_without_exact_totals_is_refused(
     frame = connection().createDataFrame([], "window string, carrier string, dep_delay int")
     with pytest.raises(ConfigurationError, match=message):
         queries.TotalsQueries(given, ["window"]).of(frame.selectExpr("window", *select.split(", ")))
+
+
+@pytest.mark.parametrize("kind", ["float", "double", "string", "date"])
+def test_a_sum_of_a_column_in_by_is_refused_too_unless_it_is_exact(kind: str) -> None:
+    given = queries.TotalsQueries(Totals("n", ("Late",)), ["late"])
+    with pytest.raises(ConfigurationError, match=f"'late' has the type {kind}: cast it to BIGINT"):
+        given.keys(frame_of(late=kind, carrier="string"))
+    for exact in ("long", "decimal(5,2)"):
+        assert given.keys(frame_of(late=exact, carrier="string")) == ["carrier"]
+
+
+def frame_of(**columns: str) -> Any:
+    """Return something that has only the schema of a frame, so that no server is needed."""
+    from pyspark.sql.types import StructType
+
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns.items()]
+    return SimpleNamespace(schema=StructType.fromJson({"type": "struct", "fields": fields}))
 
 
 def test_files_balance_if_their_sums_differ_by_the_differences(tmp_path: Path) -> None:
