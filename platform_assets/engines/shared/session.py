@@ -32,6 +32,11 @@ _SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A flipped byte in a column that no digest covers then raises an error instead of changing the value.
     "parquet.page.verify-checksum.enabled": "true",
+    # A server may have them on: rows of files that are deleted or damaged would then be left out without an error.
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    # `${...}` in a derived table's query would otherwise be replaced by a value of the server.
+    "spark.sql.variable.substitute": "false",
 }
 
 SECRET_NAMES: Final = "secret|password|token|access[.]?key|jaas|keystore.key|auth.user.info"

@@ -97,6 +97,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.spark
+def test_a_session_leaves_out_no_files_and_replaces_no_variables_whatever_the_server_does(spark_remote: str) -> None:
+    names = ["spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles", "spark.sql.variable.substitute"]
+    session = connect(spark_remote)
+    for name in names:
+        session.conf.set(name, "true")
+    session = connect(spark_remote)
+    assert [session.conf.get(name) for name in names] == ["false"] * 3
+    kept = session.sql("SELECT '${spark.app.id} ${env:PATH}' AS text").selectExpr("text", "'${spark.app.id}'").collect()
+    assert tuple(kept[0]) == ("${spark.app.id} ${env:PATH}", "${spark.app.id}")
+
+
+@pytest.mark.spark
 def test_processes_with_the_same_code_and_lake_share_warm_workers_and_others_do_not(
     spark_remote: str, tmp_path: Path
 ) -> None:
