@@ -190,6 +190,11 @@ def test_names_in_the_text_are_found(column: str, is_named: bool) -> None:
     assert joins.is_named(column, "SELECT p.Maker, `a``b` FROM x", "date(t)") == is_named
 
 
+def test_columns_in_by_differ_not_only_in_case() -> None:
+    with pytest.raises(QueryError, match="`by` has the column 'Day' twice"):
+        parsed("SELECT b AS day, count(*) AS n FROM decoded.flights GROUP BY b", {"Day": "a", "day": "b"})
+
+
 def test_a_query_with_too_many_levels_is_refused() -> None:
     with pytest.raises(QueryError, match="too deeply"):
         parsed(f"SELECT window, {'(' * 500}a{')' * 500} AS x FROM decoded.flights", WINDOW)

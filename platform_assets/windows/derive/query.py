@@ -96,6 +96,11 @@ def _parsed(declaration: DerivedDeclaration) -> Query:
     root = _tree(sql)
     expressions.refuse_changing(root, "the query")
     by = {name.lower(): expressions.by_expression(name, text) for name, text in declaration.by.items()}
+    if len(by) < len(declaration.by):
+        twice = next(a for a in declaration.by for b in declaration.by if a != b and a.lower() == b.lower())
+        raise QueryError(
+            f"`by` has the column {twice!r} twice, because upper and lower case are the same: rename or remove one"
+        )
     if not by:
         raise QueryError("`by` names no column: give the columns by which the rows are grouped, or `by: window`")
     spans = tuple(_spans(root))
