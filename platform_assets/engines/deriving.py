@@ -22,7 +22,7 @@ from platform_assets.engines.connector.measure import row_hash
 from platform_assets.engines.shared.session import configure_codegen, without_token
 from platform_assets.errors import ConfigurationError, DerivedQueryError
 from platform_assets.lake import pinned_files
-from platform_assets.lake.derived_table import RowsDigest
+from platform_assets.lake.derived_table import InputVersion, RowsDigest
 from platform_assets.lake.location import Folder
 from platform_assets.lake.pinned_files import PinnedFiles, Wanted
 from platform_assets.model.derived import WINDOW
@@ -52,11 +52,13 @@ class AllRowsNeededError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PinnedInput:
-    """An input of a query at one version. `name` is its name in messages."""
+    """An input of a query at one version. `name` is its name in messages. `identity` has the table's id and the commit's digest as
+    they were before any row was read, or None if they are not needed."""
 
     name: str
     folder: Folder
     version: int
+    identity: InputVersion | None = None
 
 
 class DerivingEngine:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +22,7 @@ from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Decision
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
+from platform_assets.model.expectations import Expectation
 from platform_assets.windows.derive import checking, erased, touched
 from platform_assets.windows.derive.deriving import Derived, Updater
 from platform_assets.windows.derive.freshness import up_to_date
@@ -361,6 +362,72 @@ def test_all_rows_are_computed_after_an_input_was_restored(tmp_path: Path, conne
     assert up_to_date(lake.lake, BY_DAY)[1] == ("decoded/flights",)
     assert "the table was replaced" in run(lake, BY_DAY, connection).made.derivation.because
     assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+
+
+@pytest.mark.spark
+def test_all_rows_are_computed_again_if_an_input_was_created_again_during_the_run(
+    tmp_path: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, seed, compute = Flights(tmp_path), random.Random(7), Updater.rows
+    lake.load(0, flights(seed, 5))
+
+    def replaced_meanwhile(*given: Any) -> Any:
+        found = compute(*given)
+        shutil.rmtree(lake.path)
+        Flights(tmp_path).load(0, flights(random.Random(8), 7))
+        return found
+
+    before = str(DeltaTable(lake.path).metadata().id)
+    with monkeypatch.context() as patch:
+        patch.setattr(Updater, "rows", replaced_meanwhile)
+        made = run(lake, BY_DAY, connection).made
+    assert made.derivation.inputs["decoded/flights"].table_id == before
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+    assert run(lake, BY_DAY, connection).made.derivation.because == "decoded/flights was created again"
+    lake.windows[key(0)] = flights(random.Random(8), 7)
+    assert rows_of(lake.lake, "delays_by_day") == expected(lake)
+
+
+@pytest.mark.spark
+def test_names_of_columns_may_have_dots(tmp_path: Path, connection: Connection) -> None:
+    lake, rows = Flights(tmp_path), flights(random.Random(7), 9)
+    lake.load(0, rows)
+    several: list[tuple[str, ...]] = [("the.carrier",), ("hour", "the.carrier")]
+    for columns in several:
+        declared = DerivedDeclaration(
+            DerivedRef("dotted"),
+            {"hour": "hour(time_hour)"},
+            "SELECT hour(time_hour) AS hour, carrier AS `the.carrier` FROM decoded.flights",
+            (Expectation("unique", "unique", columns),),
+        )
+        done = run(lake, declared, connection).made
+        assert checking.compare(lake.lake, declared, connection, done, seed=None).is_equal
+        assert checking.compare(lake.lake, declared, connection, done, seed="seed").is_equal
+        places = [(row["time_hour"] and row["time_hour"].hour, row["carrier"])[2 - len(columns) :] for row in rows]
+        known = [place for place in places if len(columns) > 1 or place[0] is not None]
+        (found,) = checking.expected(lake.lake, declared, connection)
+        assert (found.problem, found.rows, found.failing) == (None, 9, len(known) - len(set(known)))
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (pa.array([b"\xff"]).view(pa.string()), "a changed group has a text that is not valid UTF-8"),
+        (
+            pa.array([2**40], pa.int64()).cast(pa.timestamp("s")),
+            "a changed group has a date outside the years 1 to 9999",
+        ),
+    ],
+)
+def test_a_group_that_python_cannot_read_is_named(values: pa.Array, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = DerivingEngine(_never, "delays", {"carrier": "carrier"})
+    monkeypatch.setattr(engine, "groups_of", lambda *_: pa.table({"carrier": values}))
+    with pytest.raises(AllRowsNeededError, match=why):
+        touched._found(engine, PinnedInput("decoded/flights", Folder("x"), 1), list)
+
+
+def _never() -> NoReturn:
+    raise AssertionError
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from platform_assets.decoding import expectations
-from platform_assets.engines.deriving import DerivingEngine, PinnedInput
+from platform_assets.engines.deriving import DerivingEngine, PinnedInput, quoted
 from platform_assets.errors import ConfigurationError, DerivedQueryError
 from platform_assets.lake import delta_log, derived_table
 from platform_assets.lake.derived_table import Made
@@ -106,7 +106,7 @@ def compare(
         held = engine.digest(mine)
 
     def differing(frame: Any) -> tuple[str, ...]:
-        if engine.digest(frame.select(*mine.columns)) == held:
+        if engine.digest(frame.select(*map(quoted, mine.columns))) == held:
             return ()
         again, before = own.column_digests(frame), own.column_digests(mine)
         return tuple(name for name in before if again.get(name) != before[name]) or tuple(before)
@@ -192,8 +192,11 @@ def _doubled(
     engine = DerivingEngine(spark, declaration.table.name, declaration.by)
     with engine.failures():
         frame = engine.read(PinnedInput(declaration.table.name, folder, version))
-        known = frame.dropna(subset=list(each.columns)) if len(each.columns) == 1 else frame
-        counted = known.groupBy(*(F.col(f"`{name}`") for name in each.columns)).count().where(F.col("count") > 1)
+        # Without dots in their names, which `dropna` and `groupBy` would take for fields.
+        names = [f"c{number}" for number in range(len(each.columns))]
+        rows = frame.select(*(F.col(quoted(c)).alias(name) for c, name in zip(each.columns, names, strict=True)))
+        known = rows.dropna() if len(names) == 1 else rows
+        counted = known.groupBy(*names).count().where(F.col("count") > 1)
         return int(counted.agg(F.sum(F.col("count") - 1)).collect()[0][0] or 0)
 
 

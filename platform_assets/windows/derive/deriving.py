@@ -26,7 +26,7 @@ from platform_assets.errors import (
 from platform_assets.lake import delta_log, derived_table
 from platform_assets.lake.changed_windows import ChangedWindows, changed_windows, changes_rows, commit_digest
 from platform_assets.lake.derived_table import MOST_LISTED, Derivation, InputVersion, Made, RowsDigest
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.pinned_files import Wanted
 from platform_assets.lake.vacuum import old_files, vacuum
 from platform_assets.model.derived import DerivedDeclaration
@@ -189,7 +189,8 @@ class Updater:
             folder = self._lake.table(ref)
             if not delta_log.exists(folder):
                 raise InputMissingError(self._declared.table.name, ref.name)
-            found[ref] = PinnedInput(ref.name, folder, delta_log.version(folder))
+            version = delta_log.version(folder)
+            found[ref] = PinnedInput(ref.name, folder, version, _identity(folder, version))
         return found
 
     def records(self, pinned: Mapping[Input, PinnedInput]) -> int:
@@ -526,12 +527,15 @@ def counted(values: list[Any]) -> dict[str, Any]:
 
 
 def _versions(pinned: Mapping[Input, PinnedInput]) -> dict[str, InputVersion]:
-    found = {}
-    for ref, at in pinned.items():
-        table = at.folder.delta(at.version)
-        with at.folder.reading():
-            found[ref.name] = InputVersion(at.version, str(table.metadata().id), commit_digest(at.folder, at.version))
-    return found
+    """Return the identities of inputs as they were when `Updater.pinned` returned them. An input that is created again or restored
+    while a run reads it then differs from what the run commits, so the next run computes all rows."""
+    return {ref.name: at.identity or _identity(at.folder, at.version) for ref, at in pinned.items()}
+
+
+def _identity(folder: Folder, version: int) -> InputVersion:
+    table = folder.delta(version)
+    with folder.reading():
+        return InputVersion(version, str(table.metadata().id), commit_digest(folder, version))
 
 
 def _continues(at: PinnedInput, then: InputVersion) -> bool:

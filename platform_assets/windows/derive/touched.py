@@ -164,6 +164,8 @@ def _found(engine: DerivingEngine, old: PinnedInput, frames: Callable[[], Sequen
         raise _too_many()
     try:
         found.to_pylist()
+    except UnicodeDecodeError as e:
+        raise AllRowsNeededError("a changed group has a text that is not valid UTF-8") from e
     except (ValueError, OverflowError) as e:
         raise AllRowsNeededError("a changed group has a date outside the years 1 to 9999") from e
     return found
