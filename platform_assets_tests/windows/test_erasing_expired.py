@@ -8,18 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import Schema
 
 from platform_assets.errors import ErasureUnfinishedError, UnreadableFilesLeftError
-from platform_assets.lake import holdings
+from platform_assets.lake import derived_table, holdings
 from platform_assets.lake.location import SHARED, shared_folder
 from platform_assets.lake.vacuum import vacuum as vacuumed
 from platform_assets.ledger import decisions
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
+from platform_assets.model.derived import DerivedRef
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableKind
 from platform_assets.windows.decide.deciding import Deciding
+from platform_assets.windows.derive import erased
 from platform_assets.windows.erase import expired_files
 from platform_assets.windows.maintain.expiry_reasons import ERASING
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved, shown
@@ -37,6 +42,7 @@ from platform_assets_tests.support.expiries import (
 from platform_assets_tests.support.recovery import vacuum
 
 ZERO = OffsetRange(0, 1)
+NAMES = DerivedRef("names")
 
 
 @pytest.fixture
@@ -62,6 +68,61 @@ def deciding(topic: MadeTopic, report: Callable[[str], None] = lambda text: None
 
 def _never() -> NoReturn:
     raise AssertionError
+
+
+def derive(topic: MadeTopic, run_id: str, value: str) -> Path:
+    """Replace all rows of `derived/names` by one with this text, as a run does. Return the new file."""
+    lake = topic.ledger.lake
+    folder, rows = lake.table(NAMES), pa.table({"name": [value]})
+    file = topic.root / "derived" / "names" / "groups" / run_id / "part-0.parquet"
+    file.parent.mkdir(parents=True)
+    pq.write_table(rows, file)
+    schema = Schema.from_arrow(rows.schema)
+    derived_table.create(folder, NAMES, schema)
+    source, digest = table(topic, "decoded"), derived_table.RowsDigest(1, 1)
+    inputs = {"decoded/people": derived_table.InputVersion(source.version(), str(source.metadata().id))}
+    seen = erased.seen(lake, [topic.declaration.decoded_table])
+    made = derived_table.Derivation(NAMES, run_id, "x", inputs, "whole", "", {}, {}, digest, digest, digest, seen)
+    new = derived_table.written_files(folder, f"groups/{run_id}", [])
+    derived_table.commit(folder, folder.delta(), made, new, (), schema)
+    return file
+
+
+def completed(topic: MadeTopic) -> list[tuple[str, ...]]:
+    """Return the windows of each completed erasure."""
+    return [decision.windows for decision in decisions.decisions(topic.ledger.lake, topic.topic, ("erased",))]
+
+
+# --- derived tables ----------------------------------------------------------------------------------------------
+
+
+def test_derived_tables_learn_of_an_erased_key_whose_rows_have_expired_everywhere(topic: MadeTopic) -> None:
+    past, lake = derive(topic, "run-1", "v-2-1-1 of k1"), topic.ledger.lake
+    run(topic)
+    derive(topic, "run-2", "somebody else")
+    vacuum(table(topic, "raw"))
+    vacuum(table(topic, "decoded"))
+    assert past.exists()
+    assert erased.left(lake, topic.topic) == []
+
+    said = erase(topic, b"k1")
+    assert completed(topic) == [()]
+    assert erased.left(lake, topic.topic) == [NAMES]
+    assert "NOT ERASED YET: derived/names" in said[-1]
+    assert topic.erasure.unfinished() == []
+    derive(topic, "run-3", "somebody else")
+    assert erased.seen(lake, [NAMES]) == {topic.topic: 1}
+    proved(topic)
+
+
+def test_an_erasure_that_only_deletes_files_of_expired_windows_is_recorded_once(topic: MadeTopic) -> None:
+    run(topic)
+    vacuum(table(topic))
+    assert topic.erasure.uncompared().files
+    assert "erased" in erase(topic, b"k1", forget_keys=True)[-1]
+    assert completed(topic) == [()]
+    topic.erasure.run(AUTHOR)
+    assert completed(topic) == [()]
 
 
 # --- rows that are back ------------------------------------------------------------------------------------------

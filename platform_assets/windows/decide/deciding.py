@@ -306,9 +306,9 @@ class Deciding:
         names = [ref.name for ref in erased_from_derived.left(self.ledger.lake, self.declaration.topic)]
         for name in names:
             self.report(
-                f"NOT ERASED YET: {name} still holds values of erased records in its rows or in files of past versions. Its next run "
-                f"removes both. Its sensor requests that run; to do it now, run `platform-assets derive {name}`. If the project no "
-                "longer declares this table, delete its folder"
+                f"NOT ERASED YET: {name} may still hold values of erased records in its rows or in files of past versions. Its next "
+                f"run removes both. Its sensor requests that run; to do it now, run `platform-assets derive {name}`. If the project "
+                "no longer declares this table, delete its folder"
             )
         return names
 

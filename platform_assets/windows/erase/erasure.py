@@ -226,11 +226,13 @@ class Erasure:
         uncompared = self.uncompared()
         windows, failed = self._in_tables(gone, written, uncompared)
         done_with = tuple(key for key in windows if key not in failed)
-        if done_with:
+        # Derived tables count these decisions. Their rows and past files may also have values of records that the topic's
+        # tables no longer have: of expired windows, and of rows without a raw row.
+        if done_with or uncompared.files or any(gone.values()) or self._has_new_keys():
             details = {
                 **Done(len(done_with), gone, written).to_fields(),
                 "offsets": {key: triples(windows[key]) for key in done_with},
-                **self.naming_replays(),
+                **(self.naming_replays() if done_with else {}),
             }
             now = self.ledger.lake.root.time()
             decision = Decision(self.topic, "erased", done_with, author.name, author.reason, details, now)
@@ -239,6 +241,15 @@ class Erasure:
         causes = {key: str(e) for key, e in sorted(failed.items())}
         files = {table.name: names for table, names in uncompared.unreadable.items()}
         return Done(len(done_with), gone, written), self.left(causes, replays, files)
+
+    def _has_new_keys(self) -> bool:
+        """Return True if keys were recorded after the newest erasure that was completed. Some clocks count whole seconds."""
+        decided = decisions.decisions(self.ledger.lake, self.topic, ("erase", "erased"))
+        asked = [
+            d.decided_at for d in decided if d.kind == "erase" and erasure_rules.KEYS in d.details and d.decided_at
+        ]
+        done = [d.decided_at for d in decided if d.kind == "erased" and d.decided_at]
+        return bool(asked) and (not done or max(asked) >= max(done))
 
     def left(
         self, windows: Mapping[str, str], replays: Mapping[str, UnerasedReplay], files: Mapping[str, Sequence[str]]
