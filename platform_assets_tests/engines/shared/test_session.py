@@ -98,7 +98,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.spark
 def test_a_session_leaves_out_no_files_and_replaces_no_variables_whatever_the_server_does(spark_remote: str) -> None:
-    names = ["spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles", "spark.sql.variable.substitute"]
+    names = [
+        "spark.sql.files.ignoreMissingFiles",
+        "spark.sql.files.ignoreCorruptFiles",
+        "spark.sql.variable.substitute",
+    ]
     session = connect(spark_remote)
     for name in names:
         session.conf.set(name, "true")
