@@ -25,6 +25,11 @@ from platform_assets.windows.derive.query import Input
 CHECK_NAMES: Final = (EQUALS_REBUILD,)
 TAG: Final = "platform_assets/derived"
 """Tag of the runs of a derived table."""
+VERSION: Final = "table_version"
+"""Key of a materialization's metadata: the version of the table that the run checked."""
+COMMAND: Final = "command"
+"""Beginning of the ids of runs of `platform-assets derive`."""
+FAILED: Final = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 _FIRST_WAIT: Final = 60
 _LONGEST_WAIT: Final = 3600
 """Seconds after which the sensor requests a failed run again: at first, and at most."""
@@ -165,7 +170,7 @@ def _metadata(lake: Lake, declaration: DerivedDeclaration, made: Made, *, is_new
             if lineage
             else {}
         ),
-        "table_version": made.version,
+        VERSION: made.version,
         "outcome": (derivation.extent if is_new else "up to date"),
         "because": line(derivation.because),
         "groups": derivation.groups.get("count", 0),
@@ -234,11 +239,31 @@ def _sensor(
     return _evaluate
 
 
+def died_before_checks(instance: dg.DagsterInstance, table: DerivedRef, made: Made) -> str | None:
+    """Return the newest finished run of a table if it failed or was canceled, and no run has reported the newest commit `made`
+    with the results of its checks; else None. `platform-assets derive` checks what it commits itself."""
+    if made.derivation.run_id.startswith(COMMAND):
+        return None
+    finished = [dg.DagsterRunStatus.SUCCESS, *FAILED]
+    tags = {TAG: run_tag(table)}
+    runs = list(instance.get_run_records(dg.RunsFilter(statuses=finished, tags=tags), limit=1))
+    # Runs that somebody launched do not have the tag, but planned the asset.
+    if (found := instance.get_asset_records([asset_key(table)])) and (last := found[0].asset_entry.last_run_id):
+        runs += instance.get_run_records(dg.RunsFilter(run_ids=[last], statuses=finished), limit=1)
+    newest = max(runs, key=lambda record: record.storage_id, default=None)
+    if newest is None or newest.dagster_run.status not in FAILED:
+        return None
+    event = instance.get_latest_materialization_event(asset_key(table))
+    reported = None if event is None or event.asset_materialization is None else event.asset_materialization.metadata
+    version = None if reported is None or VERSION not in reported else reported[VERSION].value
+    return None if isinstance(version, int) and version >= made.version else newest.dagster_run.run_id
+
+
 def tick(
     declaration: DerivedDeclaration, parsed: query.Query, lake: Lake, context: dg.SensorEvaluationContext, now: datetime
 ) -> dg.SensorResult:
     """Request a run if an input has a newer version than the table's newest commit names, or if the run of that commit ended before
-    it had deleted past files with erased values.
+    it had deleted past files with erased values, or before it had checked the rows.
 
     A run that failed is requested again after a minute, then after twice as long each time, up to an hour.
     """
@@ -257,7 +282,7 @@ def tick(
     if None in versions.values():
         missing = ", ".join(name for name, version in versions.items() if version is None)
         return dg.SensorResult(skip_reason=line(f"waits for {missing}, which has no rows yet"), cursor=cursor)
-    if is_done:
+    if is_done and (made is None or died_before_checks(context.instance, declaration.table, made) is None):
         done = json.dumps({**before, "deleted": newest})
         return dg.SensorResult(skip_reason="no input has a newer version", cursor=done)
     tags = {TAG: run_tag(declaration.table)}

@@ -116,6 +116,9 @@ def _collect(
         for version in [before[name].version if name in before else None]
     )
     has_past_files = made is not None and freshness.has_past_files(lake, made)
+    died = None
+    if instance is not None and made is not None:
+        died = derived_definitions.died_before_checks(instance, declaration.table, made)
     derivation = None if made is None else made.derivation
     return DerivedStatus(
         table=declaration.table.name,
@@ -128,7 +131,16 @@ def _collect(
         query_changed=query_changed,
         problems=(
             *([_past_files(declaration)] if has_past_files else ()),
-            *_problems(declaration, parsed, lake, instance, states, blocking, is_behind=bool(newer) or has_past_files),
+            *_problems(
+                declaration,
+                parsed,
+                lake,
+                instance,
+                states,
+                blocking,
+                is_behind=bool(newer) or has_past_files,
+                died=died,
+            ),
         ),
     )
 
@@ -156,6 +168,7 @@ def _problems(
     blocking: Sequence[dg.AssetCheckKey],
     *,
     is_behind: bool,
+    died: str | None,
 ) -> Iterator[str]:
     folder = lake.table(declaration.table)
     command = f"`platform-assets derive {declaration.table.short}`"
@@ -164,7 +177,12 @@ def _problems(
             "the newest rows are not from a run of this table: another writer changed the table. The next run computes all rows; "
             f"to do so now, run {command}"
         )
-    if instance is None or not is_behind:
+    if died is not None and not is_behind:
+        yield (
+            f"run {died} failed before it had checked the newest rows, so the results of the checks are those of earlier rows; the "
+            f"sensor requests another run. The run's log says why, or run {command}"
+        )
+    if instance is None or not (is_behind or died):
         return
     sensor = health.sensor(instance, states, derived_definitions.sensor_name(declaration.table))
     if sensor is not None and not sensor.running:
@@ -174,7 +192,7 @@ def _problems(
     if failing:
         listed = ", ".join(f"{key.asset_key.to_user_string()} {key.name}" for key in failing)
         yield f"no run is requested, because a blocking check of an input failed: {listed}. Follow that check's remedy"
-    elif (run := _failed(instance, declaration)) is not None:
+    elif is_behind and (run := _failed(instance, declaration)) is not None:
         yield f"the last run, {run}, failed; the sensor requests it again. Its log says why, or run {command}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import random
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -22,6 +22,7 @@ from platform_assets.model.expectations import Expectation
 from platform_assets.orchestration import derived_definitions, derived_status
 from platform_assets.orchestration.derived_status import DerivedStatus, InputStatus
 from platform_assets.orchestration.status import Status
+from platform_assets.windows.derive import query
 from platform_assets_tests.support.derived_lake import START, Flights, flights
 
 DECLARED = DerivedDeclaration(
@@ -41,12 +42,12 @@ def lake(tmp_path: Path) -> Flights:
     return made
 
 
-def commit(lake: Flights, *, because: str = "", groups: int = 3) -> None:
+def commit(lake: Flights, *, because: str = "", groups: int = 3, run_id: str = "run-1") -> None:
     """Commit three rows as a run does that has read the newest version of the flights."""
     source = DeltaTable(lake.path)
     inputs = {"decoded/flights": InputVersion(source.version(), str(source.metadata().id))}
     derivation = Derivation(
-        DECLARED.table, "run-1", DECLARED.digest, inputs, "groups", because, {"count": groups}, {}, RowsDigest(),
+        DECLARED.table, run_id, DECLARED.digest, inputs, "groups", because, {"count": groups}, {}, RowsDigest(),
         RowsDigest(3, 1), RowsDigest(3, 1),
     )  # fmt: skip
     write_deltalake(
@@ -169,6 +170,50 @@ def test_a_failed_run_and_a_failed_check_are_problems(lake: Flights) -> None:
         assert [check.name for check in found.checks] == ["equals_rebuild", "n_not_null", "one_row"]
         assert found.checks[0].failed
         assert not Status("now", (), derived=(found,)).healthy
+
+
+@pytest.mark.parametrize("end", [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED])
+def test_a_run_that_died_after_its_commit_is_requested_again_and_named(lake: Flights, end: dg.DagsterRunStatus) -> None:
+    key, tags = (
+        dg.AssetKey(["derived", "by_day"]),
+        {derived_definitions.TAG: derived_definitions.run_tag(DECLARED.table)},
+    )
+    declared, now = query.parsed(DECLARED), datetime(2026, 1, 1, tzinfo=UTC)
+
+    def ticked(cursor: str | None, seconds: int) -> dg.SensorResult:
+        context = dg.build_sensor_context(instance=instance, cursor=cursor)
+        return derived_definitions.tick(DECLARED, declared, lake.lake, context, now + timedelta(seconds=seconds))
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        first = ticked(None, 0)
+        assert first.run_requests
+        for name in ("equals_rebuild", "one_row"):
+            instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, name, passed=True, metadata={}))
+        commit(lake)
+        # Its checks have not begun.
+        run = dg.DagsterRun(job_name="job", status=end, tags=tags)
+        instance.add_run(run)
+        (problem,) = collected(lake, instance).problems
+        assert problem.startswith(f"run {run.run_id} failed before it had checked the newest rows")
+        assert "waits to try again" in str(ticked(first.cursor, 30).skip_reason)
+        again = ticked(first.cursor, 61)
+        assert again.run_requests
+        assert again.run_requests[0].run_key != first.run_requests[0].run_key
+        # A failed run without a commit, after one that has reported this version.
+        version = DeltaTable(lake.root / "derived" / "by_day").version()
+        for reported in (version - 1, version):
+            metadata = {derived_definitions.VERSION: reported}
+            instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=metadata))
+            assert collected(lake, instance).healthy is (reported == version)
+            assert bool(ticked(again.cursor, 300).run_requests) is (reported < version)
+
+
+def test_a_commit_of_the_command_needs_no_run(lake: Flights) -> None:
+    tags = {derived_definitions.TAG: derived_definitions.run_tag(DECLARED.table)}
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_run(dg.DagsterRun(job_name="job", status=dg.DagsterRunStatus.FAILURE, tags=tags))
+        commit(lake, run_id="command-1")
+        assert collected(lake, instance).healthy
 
 
 def test_a_table_that_cannot_be_read_has_an_error(lake: Flights) -> None:
