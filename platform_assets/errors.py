@@ -1243,10 +1243,11 @@ class PublishingInterruptedError(Retryable):
 
     Attributes:
         fenced: true if another publisher of the topic has taken over.
+        again: false if the same run cannot continue, because the topic is another one now.
     """
 
-    def __init__(self, topic: str, doing: str, reason: str, *, fenced: bool = False) -> None:
-        self.topic, self.doing, self.reason, self.fenced = topic, doing, reason, fenced
+    def __init__(self, topic: str, doing: str, reason: str, *, fenced: bool = False, again: bool = True) -> None:
+        self.topic, self.doing, self.reason, self.fenced, self.again = topic, doing, reason, fenced, again
         why = "another publisher has taken over" if fenced else reason.rstrip(".")
         super().__init__(
             f"published/{topic}: {doing} failed ({why}). What Kafka committed is recorded in the same transaction. Publish "

@@ -232,6 +232,15 @@ class Ledger:
         others = pc.invert(pc.is_in(rows["kind"], pa.array(["acceptance", EXPIRED])))
         return {r.window.key: r for r in receipts_in(newest_entries(rows.filter(others)))}
 
+    def receipt_of(self, table: TableRef, key: str, load_id: str) -> Receipt | None:
+        """Return the newest receipt of one load of a window, also after later loads; None if the ledger does not have
+        it."""
+        version.check(self._lake)
+        rows = known_files.of_commits(self._lake).rows(table.ledger_name, among=[edge_of(key)])
+        mine = pc.and_(pc.not_equal(rows["kind"], "acceptance"), pc.equal(rows["load_id"], load_id))
+        found = receipts_in(newest_entries(rows.filter(mine)))
+        return found[0] if found else None
+
     def past_loads(self, table: TableRef, key: str) -> list[tuple[int, str]]:
         """Return the table version and the id of every load of a window that the ledger has an entry of, in ascending
         order of version."""

@@ -50,7 +50,7 @@ def read(ledger: Ledger, table: TableRef, key: str, load: Load, wanted: pa.Schem
     """
     folder = ledger.lake.table(table)
     try:
-        _check_commit(folder, table, key, load, topic)
+        _check_known(ledger, table, key, load, topic)
         version = _version(ledger, table, key, load)
         names = list(dict.fromkeys((*POSITION, *wanted.names)))
         blocks = list(rows.batches_of(folder, key, version, names, if_known=True))
@@ -71,21 +71,34 @@ def read(ledger: Ledger, table: TableRef, key: str, load: Load, wanted: pa.Schem
     return found
 
 
+def are_same(ledger: Ledger, table: TableRef, key: str, load: Load, other: Load) -> bool:
+    """Return True if the ledger proves that two loads of a window have the same rows, in all columns."""
+    found = [ledger.receipt_of(table, key, each.load_id) for each in (load, other)]
+    digests = {(r.rows, r.offsets_digest, r.content_digest) for r in found if r is not None and not r.is_expired}
+    return None not in found and len(digests) == 1
+
+
 def _is_sorted(rows: pa.Table) -> bool:
     partition, offset = (rows[name].to_numpy() for name in POSITION)
     later = partition[1:] - partition[:-1]
     return bool(((later > 0) | ((later == 0) & (offset[1:] > offset[:-1]))).all())
 
 
-def _check_commit(folder: Folder, table: TableRef, key: str, load: Load, topic: str) -> None:
-    """Raise PublishedRowsLostError if another load of the window made the version in the log: the table was created or
-    restored again, so its versions mean something else."""
+def _check_known(ledger: Ledger, table: TableRef, key: str, load: Load, topic: str) -> None:
+    """Raise PublishedRowsLostError if the table does not have this load of the window: the table was created again, or
+    restored from before the load, so its versions mean something else."""
+    folder = ledger.lake.table(table)
     # A receipt may name a later version that only moved the rows, so the commit need not be the load's own.
     commit = delta_log.commit(folder, load.version)
-    for made in () if commit is None else load_log.loads_in(commit):
-        if made.metadata.window.key == key and made.metadata.load_id != load.load_id:
-            cause = f"version {load.version} of the table is load {made.metadata.load_id}"
-            raise PublishedRowsLostError(topic, table.name, key, load.load_id, cause)
+    made = () if commit is None else load_log.loads_in(commit)
+    ids = [each.metadata.load_id for each in made if each.metadata.window.key == key]
+    if load.load_id in ids or not (load.rows or ids):
+        return
+    cause = f"version {load.version} of the table is load {ids[0]}" if ids else "the ledger does not know this load"
+    # A ledger that was rebuilt does not know loads whose commits have left the log, but the table still has their rows.
+    is_impossible = made or (commit is None and load.version > load_log.version(folder))
+    if ids or (is_impossible and load.load_id not in {load_id for _, load_id in ledger.past_loads(table, key)}):
+        raise PublishedRowsLostError(topic, table.name, key, load.load_id, cause)
 
 
 def _version(ledger: Ledger, table: TableRef, key: str, load: Load) -> int:

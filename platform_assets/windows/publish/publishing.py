@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.errors import (
+    BrokerUnreachableError,
     ConfigurationError,
     PublishedRowsLostError,
     PublishingInterruptedError,
@@ -115,12 +116,13 @@ class Publisher:
             except PublishingInterruptedError as e:
                 failures = failures + 1 if count.transactions == before else 1
                 before = count.transactions
-                if e.fenced or failures >= _ATTEMPTS:
+                if e.fenced or not e.again or failures >= _ATTEMPTS:
                     raise
                 _log.warning("%s Continuing with a new producer.", e)
 
     def _session(self, session: Session, topics: Topics, recorded: Pins, count: Count) -> Published:
-        # The progress topic may have been deleted since it was prepared.
+        # Each of the topics may have been deleted since they were prepared.
+        self._require_topic(topics.target)
         self.target.require_same(Topics(topics.target, session.progress.topic_id), topics)
         known, receipts = self._known(session.progress, topics.target, recorded), self._receipts()
         plan = self._plan(known, receipts)
@@ -168,6 +170,7 @@ class Publisher:
                 reached: dict[str, Progress] = {}
 
                 def progress(each: Transaction = each, reached: dict[str, Progress] = reached) -> dict[bytes, bytes]:
+                    self._require_topic(topic_id)
                     reached.update(each.progress(known))
                     return {key_of(topic_id, self.declaration.windowed, k): p.to_bytes() for k, p in reached.items()}
 
@@ -180,6 +183,17 @@ class Publisher:
                 count.removed += [key for key, p in reached.items() if p.partial and p.is_complete]
                 count.unannounced += each.lacking
                 self.on_progress(max(reached), count.records)
+
+    def _require_topic(self, topic_id: str) -> None:
+        """Raise PublishingInterruptedError if the topic has another id now: its progress would not count."""
+        doing = "comparing the topic's id"
+        try:
+            found = self.cluster.topic(self.declaration.topic).topic_id
+        except BrokerUnreachableError as e:
+            raise PublishingInterruptedError(self.declaration.topic, doing, str(e)) from e
+        if found != topic_id:
+            reason = "the topic was deleted and created again, and the next run sends everything to the new topic"
+            raise PublishingInterruptedError(self.declaration.topic, doing, reason, again=False)
 
     def _transactions(
         self,
@@ -332,7 +346,13 @@ class Publisher:
                 return partition, offset
 
             return Records(of_rows, new.num_rows, at=at)
-        old = loads.read(self.ledger, d.windowed, key, state.base, columns, d.topic)
+        try:
+            old = loads.read(self.ledger, d.windowed, key, state.base, columns, d.topic)
+        except PublishedRowsLostError:
+            # A window whose files were lost may have been loaded again with the same rows.
+            if state.sent or state.mixed or not loads.are_same(self.ledger, d.windowed, key, state.base, state.load):
+                raise
+            return Records(lambda start, end, room: ([], 0, 0), 0)
         changes, silent = self._changes(encoder, old, new, removed_first=state.removed_first)
 
         def of_changes(start: int, end: int, room: int) -> tuple[Iterable[Record], int, int]:

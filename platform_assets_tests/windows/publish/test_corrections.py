@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
 from platform_assets.checks import published
 from platform_assets.checks.published import gather
+from platform_assets.errors import PublishedRowsLostError, PublishingInterruptedError
 from platform_assets.kafka.publisher import Record
+from platform_assets.lake import holdings
+from platform_assets.model.publishing import Part
 from platform_assets.windows.publish.loads import Load
 from platform_assets.windows.publish.progress import Progress
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
-from platform_assets_tests.windows.publish.test_states import Log, Message, Offline, Stopped, publisher
+from platform_assets_tests.support.topic_in_memory import RAW, Log, Message, Offline, Stopped, publisher
 from testbed import samples
 
 
@@ -92,3 +98,95 @@ def test_a_correction_that_an_earlier_release_has_begun_is_finished_in_its_order
     log.records = {name: replace(state, load=load, base=state.load, sent=2, total=12, at=None).to_bytes()}
     each.run()
     assert identities(log, 6) == [(n, "changed" if n % 2 else "removed") for n in range(2, 12)]
+
+
+def published_once(tmp_path: Path) -> tuple[DecodedTopic, Log, Offline]:
+    """Return a published raw window of ten rows."""
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
+    made.load([order(n) for n in range(10)])
+    each = publisher(made, log, table=made.declaration.raw_table, **RAW)
+    each.run()
+    return made, log, each
+
+
+def test_rows_of_another_load_are_not_taken_for_those_that_were_published(tmp_path: Path) -> None:
+    made, log, each = published_once(tmp_path)
+    shutil.copytree(tmp_path / "lake", tmp_path / "backup")
+    (window,) = made.windows
+    samples.loaded(made.root, window, values={(0, n): b"second" for n in range(10)}, load_id="second")
+    each.run()
+    assert len(log.values) == 20
+    shutil.rmtree(tmp_path / "lake")
+    shutil.copytree(tmp_path / "backup", tmp_path / "lake")
+    # The restored table has the same number of rows in the window, but those of the load before.
+    restored = DecodedTopic(tmp_path / "lake", "orders")
+    each = publisher(restored, log, table=made.declaration.raw_table, **RAW)
+    for _ in range(2):
+        with pytest.raises(PublishedRowsLostError, match=r"load second, .* the ledger does not know this load"):
+            each.run()
+        assert each.plan().again == (window.key,)
+
+
+def healed(tmp_path: Path, text: bytes) -> tuple[Log, Offline]:
+    """Return a published window whose files were lost, and which was loaded again; row 3 is this text now."""
+    made, log, each = published_once(tmp_path)
+    (window,) = made.windows
+    folder = made.lake.table(made.declaration.raw_table)
+    files = holdings.files_of(folder, window.key).paths
+    values = {(0, n): text if n == 3 else order(n) for n in range(10)}
+    samples.loaded(made.root, window, values=values, load_id="healed")
+    if text != order(3):
+        # Digests of hand-made loads do not depend on their values.
+        receipt = made.ledger.receipts(made.declaration.raw_table)[window.key]
+        made.ledger.record_receipts([replace(receipt, content_digest=receipt.content_digest + 1)])
+    for path in files:
+        (tmp_path / "lake" / "raw" / "orders" / unquote(path)).unlink()
+    return log, each
+
+
+def test_a_window_with_lost_files_that_was_loaded_with_the_same_rows_is_published(tmp_path: Path) -> None:
+    log, each = healed(tmp_path, order(3))
+    assert each.run().records == 0
+    assert each.plan().behind == 0
+    assert [Progress.from_bytes(value).load.load_id for value in log.records.values()] == ["healed"]
+    found = gather(each)
+    assert (found.problems, found.not_read) == ([], [])
+
+
+def test_a_window_with_lost_files_that_was_loaded_with_other_rows_cannot_be_compared(tmp_path: Path) -> None:
+    log, each = healed(tmp_path, b"other")
+    with pytest.raises(PublishedRowsLostError):
+        each.run()
+    assert len(log.values) == 10
+
+
+def test_lost_rows_in_another_form_cannot_be_compared(tmp_path: Path) -> None:
+    _, each = healed(tmp_path, order(3))
+    declared = replace(each.declaration, value=Part("json", ("kafka_offset",)))
+    with pytest.raises(PublishedRowsLostError):
+        replace(each, declaration=declared).run()
+
+
+@pytest.mark.parametrize("is_sending", [True, False])
+def test_a_topic_that_is_created_again_during_a_run_gets_each_row_once(tmp_path: Path, is_sending: bool) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.load([order(n) for n in range(10)])
+    log, described = Log(), list[str]()
+    each = publisher(made, log, table=made.declaration.raw_table, **RAW)
+    describe = log.topic
+
+    def topic(name: str) -> Any:
+        described.append(name)
+        if (len(log.transactions) == 1) if is_sending else len(described) == 1:
+            log.topic_id, log.transactions = "U", []
+        return describe(name)
+
+    vars(log)["topic"] = topic
+    with pytest.raises(PublishingInterruptedError, match="the topic was deleted and created again"):
+        each.run()
+    vars(log).pop("topic")
+    # A transaction that is not committed does not count.
+    log.transactions = []
+    each.run()
+    assert log.values == [order(n) for n in range(10)]
+    assert gather(each).passed
