@@ -55,6 +55,7 @@ FAILURES_TAG: Final = "platform_assets/failures"
 _LISTED: Final = "windows"
 _NO_WINDOWS: Final = RunWindows.list_of(())
 _NEWEST_EVENTS = 200
+_EVALUATIONS: Final = 100
 NEWEST_FAILURES = 500
 _SHOWN_IN_FULL: Final = 20
 """Maximum number of topics in one run whose errors are shown in full. The errors of other topics are shortened, because
@@ -141,10 +142,9 @@ def failed_runs(
     found: list[FailedRun] = []
     for record in (log or RunLog(instance)).failed(table, edge_of(keys[0])) if keys else ():
         run = record.dagster_run
-        ended = record.update_timestamp.replace(tzinfo=UTC).timestamp() if record.end_time is None else record.end_time
         if (named := named_in(run, table.topic)) != _NO_WINDOWS:
             failures = _failures_of(run, table)
-            found.append(FailedRun(run.run_id, datetime.fromtimestamp(ended, UTC), named, failures))
+            found.append(FailedRun(run.run_id, datetime.fromtimestamp(_ended(record), UTC), named, failures))
     return found
 
 
@@ -170,6 +170,33 @@ def _failures_of(run: dg.DagsterRun, table: TableRef) -> Failures | None:
     # A table that is not named was not attempted, because a service was unavailable.
     of_table = fields["tables"].get(table.name)
     return Failures({}, fields["error"]) if of_table is None else Failures.from_tag(of_table)
+
+
+def failed_after(instance: dg.DagsterInstance, since: float | None) -> list[str]:
+    """Return the newest 500 runs that failed or were canceled after `since`, a POSIX time, or ever."""
+    # With a margin, because Dagster's storage has this time from another clock.
+    after = None if since is None else datetime.fromtimestamp(since, UTC) - _MARGIN
+    found = instance.get_run_records(dg.RunsFilter(statuses=_FAILED, updated_after=after), limit=NEWEST_FAILURES)
+    return [r.dagster_run.run_id for r in found if since is None or _ended(r) > since]
+
+
+def _ended(record: dg.RunRecord) -> float:
+    return record.update_timestamp.replace(tzinfo=UTC).timestamp() if record.end_time is None else record.end_time
+
+
+def has_evaluated(instance: dg.DagsterInstance, run_id: str, checks: Collection[dg.AssetCheckKey]) -> bool:
+    """Return True if a run has evaluated one of these checks, and all of them that it was to evaluate."""
+    kinds = {dg.DagsterEventType.ASSET_CHECK_EVALUATION, dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED}
+    done, planned = set[dg.AssetCheckKey](), set[dg.AssetCheckKey]()
+    for record in instance.get_records_for_run(run_id, of_type=kinds).records:
+        event = record.event_log_entry.dagster_event
+        if event is None:
+            continue
+        if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            done.add(event.asset_check_evaluation_data.asset_check_key)
+        else:
+            planned.add(event.asset_check_planned_data.asset_check_key)
+    return bool(done & set(checks)) and planned & set(checks) <= done
 
 
 def newest_failed_since(
@@ -504,3 +531,21 @@ def newest_evaluations(
             if evaluation is not None:
                 found[key] = (one, evaluation)
     return found
+
+
+def newest_begin(
+    instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey], *, without_run: bool
+) -> float | None:
+    """Return when the newest run began that evaluated one of `checks`, as POSIX time, or `without_run` also when one was
+    evaluated without a run. None if none was; of each check, the newest 100 evaluations are considered."""
+    found = list[float]()
+    for key in checks:
+        history = instance.event_log_storage.get_asset_check_execution_history(key, _EVALUATIONS, status=_OVER)
+        for record in history:
+            if record.event is None or not (record.run_id or without_run):
+                continue
+            runs = instance.get_run_records(dg.RunsFilter(run_ids=[record.run_id]), limit=1) if record.run_id else ()
+            started = runs[0].start_time if runs else None
+            found.append(record.event.timestamp if started is None else started)
+            break
+    return max(found, default=None)

@@ -38,8 +38,8 @@ _COUNTED: Final = 8
 LATE_AFTER: Final = timedelta(minutes=15)
 """Time after a window's end until `status` reports that it is not published."""
 _CHECKS_TAG: Final = "platform_assets/blocking_checks"
-"""Tag of a run that the sensor requests: the names of the table's blocking checks, as JSON. Loads of unfinished runs wait in
-such a run. In a run that somebody launched, they do not."""
+"""Tag of a run that the sensor requests: the names of the table's blocking checks, as JSON. Loads of runs that have not evaluated
+these checks wait in such a run. In a run that somebody launched, they do not."""
 _UNDER_WAY: Final = (
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -121,12 +121,13 @@ def build_definitions(
     @dg.multi_asset(specs=[spec], check_specs=[check], name=name)
     def _publish(context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource) -> Iterator[Any]:
         given: dict[str, Any] = {}
+        ledger = Ledger(lake.lake())
         if is_windowed and (listed := context.run.tags.get(_CHECKS_TAG)) is not None:
             checks = [dg.AssetCheckKey(source, check) for check in json.loads(listed)]
-            given["unfinished_runs"] = lambda: _unfinished_runs(context.instance, declaration, checks)
+            given["unfinished_runs"] = lambda: _unfinished_runs(context.instance, declaration, ledger, checks)
         publisher = publisher_of(
             declaration,
-            Ledger(lake.lake()),
+            ledger,
             kafka.cluster(),
             on_progress=lambda window, sent: context.log.info(
                 line(f"{declaration.name}: {sent:,} records, up to {window}")
@@ -174,11 +175,8 @@ def build_definitions(
             target = target_of(declaration, kafka.cluster())
         except PlatformError as e:
             return dg.SkipReason(line(str(e)))
-        state = state_of(
-            declaration,
-            Ledger(lake.lake()),
-            lambda: [run.run_id for run in dagster_records.under_way(context.instance)],
-        )
+        checks, ledger = dagster_records.blocking_checks(context, [source]), Ledger(lake.lake())
+        state = state_of(declaration, ledger, lambda: _not_checked(context.instance, declaration, ledger, checks))
         if not (is_windowed or state):
             return dg.SkipReason(line(f"{declaration.table} does not exist yet."))
         now = f"{target}/{state}"
@@ -186,7 +184,6 @@ def build_definitions(
         if now == context.cursor and ended:
             return dg.SkipReason("Every window is published." if is_windowed else "The newest version is published.")
         # What is on a topic cannot be taken back.
-        checks = dagster_records.blocking_checks(context, [source])
         if blocked := dagster_records.failing(context.instance, checks):
             return dg.SkipReason(line(f"A failing check blocks it: {', '.join(blocked)}."))
         # A declaration or topic that was changed is tried at once.
@@ -204,15 +201,54 @@ def build_definitions(
 
 
 def _unfinished_runs(
-    instance: dg.DagsterInstance, declaration: PublishDeclaration, checks: Sequence[dg.AssetCheckKey]
+    instance: dg.DagsterInstance,
+    declaration: PublishDeclaration,
+    ledger: Ledger,
+    checks: Sequence[dg.AssetCheckKey],
 ) -> list[str]:
-    """Return the runs whose checks may not have run yet. Raises PublishingBlockedError if one of the table's `checks`
-    has failed since the sensor requested the run."""
-    # First the runs: a run that ends in between has evaluated its checks.
-    unfinished = [run.run_id for run in dagster_records.under_way(instance)]
+    """Return the runs whose loads may not be checked yet. Raises PublishingBlockedError if one of the table's `checks` has
+    failed since the sensor requested the run."""
+    # First the runs: a check that is evaluated in between counts.
+    found = _not_checked(instance, declaration, ledger, checks)
     if blocked := dagster_records.failing(instance, checks):
         raise PublishingBlockedError(declaration.topic, declaration.table.name, blocked)
-    return unfinished
+    return found
+
+
+def _not_checked(
+    instance: dg.DagsterInstance,
+    declaration: PublishDeclaration,
+    ledger: Ledger,
+    checks: Sequence[dg.AssetCheckKey],
+) -> list[str]:
+    """Return the runs that have not finished, and those that ended before their checks."""
+    # First the runs that have not finished: one that fails in between is then in both lists.
+    unfinished = [run.run_id for run in dagster_records.under_way(instance)]
+    return [*unfinished, *_ended_before_checks(instance, declaration, ledger, checks)]
+
+
+def _ended_before_checks(
+    instance: dg.DagsterInstance,
+    declaration: PublishDeclaration,
+    ledger: Ledger,
+    checks: Sequence[dg.AssetCheckKey],
+) -> list[str]:
+    """Return runs that loaded windows of the table, failed or were canceled before they had evaluated its blocking
+    `checks`, and ended after the begin of the newest run that evaluated one. At most the newest 500 failed runs are
+    considered.
+
+    Runs that Dagster does not know, and tables without such checks, are not waited for.
+    """
+    if not checks:
+        return []
+    # Without a run, a tick evaluates all checks of a raw table, but repeats the results of most checks of other tables.
+    is_raw = declaration.windowed.kind == "raw"
+    since = dagster_records.newest_begin(instance, checks, without_run=is_raw)
+    failed = dagster_records.failed_after(instance, since)
+    if not failed:
+        return []
+    loading = set(ledger.commit_rows(declaration.windowed, columns=["run_id"])["run_id"].to_pylist())
+    return [run for run in failed if run in loading and not dagster_records.has_evaluated(instance, run, checks)]
 
 
 def _published(publisher: Publisher | KeyedPublisher) -> tuple[Published, Callable[[], Evidence]]:
@@ -276,7 +312,15 @@ def problems(
                 "Load it, or park it"
             )
         late = ledger.receipts(d.windowed, [*plan.begun, *plan.new, *plan.again]) if plan.behind else {}
-        if not failing and any(receipt.window.end < now - LATE_AFTER for receipt in late.values()):
+        unchecked = set() if instance is None else set(_ended_before_checks(instance, d, ledger, _blocking(d, topics)))
+        waiting = [receipt for receipt in late.values() if receipt.run_id in unchecked]
+        if not failing and any(receipt.window.end < now - LATE_AFTER for receipt in waiting):
+            found.append(
+                f"{d.name}: {len(waiting):,} windows are not published, because run {waiting[0].run_id} failed after it had loaded "
+                f"them, and no check of {d.table} was evaluated after that. The next load evaluates the checks; to do so now, execute "
+                f"them on the table's page in Dagster; or, to publish without them, run `platform-assets publish {d.topic}`"
+            )
+        elif not failing and any(receipt.window.end < now - LATE_AFTER for receipt in late.values()):
             found.append(
                 f"{d.name}: {plan.behind:,} windows with {plan.rows:,} rows are not published yet. The sensor requests a run; "
                 f"`platform-assets publish {d.topic}` publishes them now"
@@ -288,8 +332,13 @@ def _failing(
     declaration: PublishDeclaration, instance: dg.DagsterInstance | None, topics: Mapping[str, TopicDeclaration]
 ) -> list[str]:
     """Return the names of blocking checks of the table that fail."""
-    topic = topics.get(declaration.windowed.topic)
-    if instance is None or topic is None:
+    if instance is None:
         return []
-    keys = names.blocking_keys(topic) if declaration.windowed.kind == "raw" else names.blocking_changes(topic)
-    return [key.name for key in keys if dagster_records.blocked_by(instance, [key])]
+    return [key.name for key in _blocking(declaration, topics) if dagster_records.blocked_by(instance, [key])]
+
+
+def _blocking(declaration: PublishDeclaration, topics: Mapping[str, TopicDeclaration]) -> list[dg.AssetCheckKey]:
+    topic = topics.get(declaration.windowed.topic)
+    if topic is None:
+        return []
+    return names.blocking_keys(topic) if declaration.windowed.kind == "raw" else names.blocking_changes(topic)

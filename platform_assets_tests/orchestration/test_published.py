@@ -248,6 +248,63 @@ def test_loads_of_a_run_that_has_not_finished_wait_for_its_checks(
         assert counts(run()) == (1, 0)
 
 
+def evaluated(instance: dg.DagsterInstance, run_id: str, key: dg.AssetCheckKey) -> None:
+    """Report that a run evaluated a check, which passed."""
+    data = dg.AssetCheckEvaluation(key.asset_key, key.name, passed=True, metadata={})
+    event = dg.DagsterEvent("ASSET_CHECK_EVALUATION", "job", event_specific_data=data)
+    instance.report_dagster_event(event, run_id)
+
+
+@pytest.mark.parametrize("end", ["PIPELINE_FAILURE", "PIPELINE_CANCELED"])
+def test_loads_of_a_run_that_died_before_its_checks_wait_for_them(tmp_path: Path, end: str) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.load([order(0)], [order(1)], [order(2)], [order(3)])
+    first, second, third, fourth = made.windows
+    declared = PublishDeclaration("target", made.declaration.decoded_table)
+    check = dg.AssetCheckKey(table_key(made.declaration.decoded_table), SHARE)
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def begun(window: str | None = None) -> str:
+            run = dg.DagsterRun(job_name="job", status=dg.DagsterRunStatus.STARTING)
+            instance.add_run(run)
+            instance.report_dagster_event(dg.DagsterEvent("PIPELINE_START", "job"), run.run_id)
+            if window is not None:
+                replace(made.decoder, run_id=run.run_id).decode(window)
+            return run.run_id
+
+        def ended(run_id: str, how: str = end) -> None:
+            instance.report_dagster_event(dg.DagsterEvent(how, "job"), run_id)
+
+        def waiting(*checks: dg.AssetCheckKey) -> list[str]:
+            return published._not_checked(instance, declared, made.ledger, checks)
+
+        good = begun(first.key)
+        evaluated(instance, good, check)
+        ended(good, "PIPELINE_SUCCESS")
+        died, other, early = begun(second.key), begun(), begun()
+        ended(died)
+        ended(other)
+        evaluated(instance, early, check)
+        ended(early, "PIPELINE_SUCCESS")
+        assert waiting(check) == [died], "the other run began before"
+        # Ticks repeat results.
+        instance.report_runless_asset_event(dg.AssetCheckEvaluation(check.asset_key, SHARE, passed=True, metadata={}))
+        assert waiting(check) == [died]
+        unchecked = published.state_of(declared, made.ledger, lambda: waiting(check))
+        assert waiting() == [], "a table without checks waits for none"
+        late = begun(third.key)
+        evaluated(instance, late, check)
+        ended(late)
+        assert waiting(check) == []
+        assert published.state_of(declared, made.ledger, lambda: waiting(check)) != unchecked
+        # Somebody deletes a run.
+        again = begun(fourth.key)
+        ended(again)
+        assert waiting(check) == [again]
+        instance.delete_run(again)
+        assert waiting(check) == []
+
+
 def test_a_load_of_a_run_that_begins_meanwhile_is_not_taken_as_checked(tmp_path: Path) -> None:
     made = DecodedTopic(tmp_path / "lake", "orders")
     made.load([order(0)], [order(1)])
@@ -264,6 +321,20 @@ def test_a_load_of_a_run_that_begins_meanwhile_is_not_taken_as_checked(tmp_path:
 
     # Otherwise, nothing would change when that run has finished, and no run would publish the window.
     assert state(False) == state(True) != state(False)
+
+
+def test_status_names_windows_that_wait_for_checks(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    made, target = DecodedTopic(tmp_path / "lake", "orders"), topic()
+    made.load([order(0)])
+    declared = PublishDeclaration(target, made.declaration.decoded_table, key=Part("text", ("id",)))
+    cluster = Cluster.connect(client_settings(broker.bootstrap))
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = dg.DagsterRun(job_name="job", status=dg.DagsterRunStatus.FAILURE)
+        instance.add_run(run)
+        replace(made.decoder, run_id=run.run_id).decode(made.windows[0].key)
+        topics = {made.topic: made.declaration}
+        (said,) = published.problems([declared], made.ledger, cluster, datetime.now(UTC), instance, topics)
+    assert f"1 windows are not published, because run {run.run_id} failed after it had loaded them" in said
 
 
 def test_status_names_windows_that_are_late_and_those_that_wait_for_another(
