@@ -40,6 +40,9 @@ LATE_AFTER: Final = timedelta(minutes=15)
 _CHECKS_TAG: Final = "platform_assets/blocking_checks"
 """Tag of a run that the sensor requests: the names of the table's blocking checks, as JSON. Loads of runs that have not evaluated
 these checks wait in such a run. In a run that somebody launched, they do not."""
+_TAG: Final = "platform_assets/published"
+"""Tag of the runs of a topic's job: the topic's asset key, which has the prefix of the code location. Another location may have a
+job with the same name."""
 _UNDER_WAY: Final = (
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -155,7 +158,8 @@ def build_definitions(
             metadata={"records": evidence.records, "windows": evidence.windows},
         )
 
-    job = dg.define_asset_job(f"{name}_job", selection=dg.AssetSelection.assets(key))
+    tag = {_TAG: "/".join(key.path)}
+    job = dg.define_asset_job(f"{name}_job", selection=dg.AssetSelection.assets(key), tags=tag)
 
     @dg.sensor(
         name="__".join((*key_prefix(), f"{name}_sensor")),
@@ -167,7 +171,7 @@ def build_definitions(
         ),
     )
     def _evaluate(context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource) -> Any:
-        runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=_COUNTED)
+        runs = _newest_runs(context.instance, job.name, tag)
         newest = runs[0] if runs else None
         if newest is not None and newest.dagster_run.status in _UNDER_WAY:
             return dg.SkipReason("The last run has not finished yet.")
@@ -198,6 +202,16 @@ def build_definitions(
         return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)], cursor=now)
 
     return dg.Definitions(assets=[_publish], jobs=[job], sensors=[_evaluate])
+
+
+def _newest_runs(instance: dg.DagsterInstance, job: str, tag: Mapping[str, str]) -> Sequence[dg.RunRecord]:
+    """Return the newest runs of a topic's job, newest first."""
+    own = instance.get_run_records(dg.RunsFilter(job_name=job, tags=dict(tag)), limit=_COUNTED)
+    if own:
+        return own
+    # Runs of earlier releases do not have the tag.
+    found = instance.get_run_records(dg.RunsFilter(job_name=job), limit=_COUNTED)
+    return [record for record in found if _TAG not in record.dagster_run.tags]
 
 
 def _unfinished_runs(

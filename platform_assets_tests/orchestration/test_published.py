@@ -104,6 +104,36 @@ def test_the_sensor_waits_longer_after_each_failure_but_not_for_what_is_new(
         assert tick(newer) == ("The last run has not finished yet.", newer)
 
 
+def test_a_run_of_another_code_location_is_not_taken_for_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = PublishDeclaration("t", DecodedTopic(tmp_path, "orders").declaration.decoded_table)
+    monkeypatch.setattr(published, "target_of", lambda *_: "target")
+    monkeypatch.setattr(published, "state_of", lambda *_: "state")
+
+    def tick(cursor: str | None) -> tuple[str, str | None]:
+        return ticked(declared, "nowhere:1", tmp_path, instance, cursor)
+
+    def ended(status: dg.DagsterRunStatus, location: str | None) -> None:
+        tags = {} if location is None else {"platform_assets/published": f"{location}/published/t"}
+        instance.add_run(dg.DagsterRun(job_name="t_publish_job", status=status, tags=tags))
+
+    monkeypatch.setenv("PLATFORM_ASSET_PREFIX", "north")
+    with dg.DagsterInstance.ephemeral() as instance:
+        _, cursor = tick(None)
+        ended(dg.DagsterRunStatus.STARTED, "south")
+        assert tick(cursor)[0] == ""
+        # A run of an earlier release.
+        ended(dg.DagsterRunStatus.SUCCESS, None)
+        assert tick(cursor)[0] == "Every window is published."
+        ended(dg.DagsterRunStatus.FAILURE, "north")
+        ended(dg.DagsterRunStatus.SUCCESS, "south")
+        assert tick(cursor)[0].startswith("The last run failed.")
+        made = published.build_definitions(declared, group="g", description=None, owners=(), sensor_running=False)
+        (job,) = made.jobs or ()
+        assert job.tags == {"platform_assets/published": "north/published/t"}
+
+
 def test_a_tick_without_the_topic_says_so_and_keeps_the_cursor(broker: Broker, tmp_path: Path) -> None:
     made = DecodedTopic(tmp_path / "lake", "orders")
     declared = PublishDeclaration("no-such-topic", made.declaration.decoded_table)
