@@ -84,7 +84,7 @@ def platform(tmp_path: Path) -> Platform:
 
 def requested(platform: Platform, instance: dg.DagsterInstance) -> list[dg.RunRequest]:
     """Return what the first tick of a new process requests: Dagster is stopped during a restore."""
-    state_definitions._due.clear()
+    state_definitions._not_due.clear()
     end = platform.topic.windows[-1].window.end
     return state_definitions.run_requests(platform.topic.declaration, platform.topic.ledger, instance, end)
 
