@@ -20,6 +20,7 @@ from platform_assets.kafka.publisher import Topics
 from platform_assets.lake import delta_log, holdings, load_log, rows
 from platform_assets.lake.failures import VersionGoneError
 from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.parquet import leaves
 from platform_assets.ledger.entries import EXPIRED
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.logs import logger
@@ -43,7 +44,7 @@ class Load:
 
 def read(ledger: Ledger, table: TableRef, key: str, load: Load, wanted: pa.Schema, topic: str) -> pa.Table:
     """Return columns and the position of the rows of a load, sorted by partition and offset. `wanted` are columns that the
-    table has now; one that it did not have then is null. `topic` is the published topic, for messages.
+    table has now; one that it did not have then, or a member of a column, is null. `topic` is the published topic, for messages.
 
     Raises PublishedRowsLostError if the rows can no longer be read, and PublishingInterruptedError if another load
     replaces them right now.
@@ -60,6 +61,11 @@ def read(ledger: Ledger, table: TableRef, key: str, load: Load, wanted: pa.Schem
     for name in (n for n in wanted.names if n not in found.schema.names):
         found = found.append_column(wanted.field(name), pa.nulls(found.num_rows, wanted.field(name).type))
     found = found.select(names)
+    for column in wanted:
+        held = found[column.name]
+        if {*leaves("", column.type)} - {*leaves("", held.type)}:
+            # Members that were added since become null.
+            found = found.set_column(names.index(column.name), column, held.cast(column.type))
     if not _is_sorted(found):
         found = found.sort_by([(name, "ascending") for name in POSITION])
     if found.num_rows != load.rows:
