@@ -263,7 +263,11 @@ def _is_single(found: Any, value: Any, kind: pa.DataType) -> bool:
     if isinstance(value, Decimal):
         return "e" not in found.lower() and Decimal(found) == value
     if pa.types.is_timestamp(kind):
-        return bool(found.seconds * 1_000_000_000 + found.nanos == _micros(value) * 1000)
+        micros = value if isinstance(value, int) else _micros(value)
+        return bool(found.seconds * 1_000_000_000 + found.nanos == micros * 1000)
     if pa.types.is_date(kind):
-        return bool(found == value.isoformat())
+        # A number if a date nearby is outside the years 1 to 9999, which earlier versions published.
+        return bool(
+            found == (pa.scalar(value, kind).cast(pa.string()).as_py() if isinstance(value, int) else value.isoformat())
+        )
     return _is_leaf({}, found, value, kind)

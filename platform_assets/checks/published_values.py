@@ -155,6 +155,8 @@ def _is_part(
 
 def _is_text(d: PublishDeclaration, given: bytes | None, value: Any, kind: pa.DataType) -> bool:
     """Return True if bytes are a value as text, without the quotes that JSON would have."""
+    if (far := _far_date(value, kind)) is not None and given == far.encode():
+        return True
     value = _near(value, kind)
     if value is None or given is None:
         return value is None and given is None
@@ -194,6 +196,8 @@ def _is_decimal(text: str, value: Decimal) -> bool:
 
 def _is_same(d: PublishDeclaration, found: Any, value: Any, kind: pa.DataType) -> bool:
     """Return True if parsed JSON is this value of a row."""
+    if type(found) is str and found == _far_date(value, kind):
+        return True
     value = _near(value, kind)
     if value is None:
         return found is None
@@ -207,13 +211,23 @@ def _is_same(d: PublishDeclaration, found: Any, value: Any, kind: pa.DataType) -
 
 
 def _near(value: Any, kind: pa.DataType) -> Any:
-    """Return a time that is a number, because JSON does not have it, as NaN; and any other value as it is."""
-    if type(value) is not int or not pa.types.is_timestamp(kind):
+    """Return a time or date that is a number as what it is, and as NaN if JSON does not have it; and any other value as it
+    is."""
+    if type(value) is not int or not (pa.types.is_timestamp(kind) or pa.types.is_date32(kind)):
         return value
     try:
+        if pa.types.is_date32(kind):
+            return _EPOCH.date() + timedelta(days=value)
         return _EPOCH + timedelta(microseconds=value)
     except OverflowError:
         return math.nan
+
+
+def _far_date(value: Any, kind: pa.DataType) -> str | None:
+    """Return the text that earlier versions published of a date outside the years 1 to 9999; None for other values."""
+    if type(value) is not int or not pa.types.is_date32(kind) or not isinstance(_near(value, kind), float):
+        return None
+    return str(pa.scalar(value, kind).cast(pa.string()))
 
 
 def _is_float(d: PublishDeclaration, found: Any, value: float, kind: pa.DataType) -> bool:

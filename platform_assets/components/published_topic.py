@@ -75,7 +75,7 @@ class PublishedTopic(dg.Component, dg.Model, dg.Resolvable):
     non_finite: Annotated[
         Literal["refuse", "null"],
         Field(
-            description="How JSON shows NaN, infinity, and times outside the years 1 to 9999: not at all, or as null."
+            description="How JSON shows NaN, infinity, and times and dates outside the years 1 to 9999: not at all, or as null."
         ),
     ] = "refuse"
     identity: Annotated[

@@ -82,8 +82,8 @@ def _is_far(column: pa.Array) -> bool:
     kind = column.type
     if pa.types.is_map(kind):
         entries = slice(column.offsets[0].as_py(), column.offsets[-1].as_py())
-        return _is_far(column.items[entries]) if len(column) else False
-    if pa.types.is_struct(kind) or pa.types.is_list(kind):
+        return bool(len(column)) and (_is_far(column.keys[entries]) or _is_far(column.items[entries]))
+    if pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         children = column.flatten() if pa.types.is_struct(kind) else [column.flatten()]
         return any(_is_far(child) for child in children)
     if not _is_time(kind):
@@ -102,8 +102,12 @@ def _in_numbers(kind: pa.DataType) -> pa.DataType:
         return pa.struct([field.with_type(_in_numbers(field.type)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_in_numbers(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_in_numbers(kind.value_type)))
     if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, kind.item_field.with_type(_in_numbers(kind.item_type)))
+        return pa.map_(
+            kind.key_field.with_type(_in_numbers(kind.key_type)), kind.item_field.with_type(_in_numbers(kind.item_type))
+        )
     if not _is_time(kind):
         return kind
     return pa.int32() if pa.types.is_date32(kind) else pa.int64()

@@ -18,6 +18,9 @@ _NO_BYTES: Final = np.zeros(1, np.uint8)
 FIRST_TIME: Final = -62_135_596_800_000_000
 END_OF_TIMES: Final = 253_402_300_800_000_000
 """Microseconds from 1970 to the year 1, and to the year 10000, exclusive: the times of JSON and Protobuf."""
+FIRST_DAY: Final = -719_162
+END_OF_DAYS: Final = 2_932_897
+"""Days from 1970 to the year 1, and to the year 10000, exclusive: the dates of JSON and Protobuf."""
 
 
 class Misfit(Exception):

@@ -113,12 +113,14 @@ def partitions(keys: pa.LargeBinaryArray, rows: pa.Table, number: int) -> npt.ND
 @dataclass(frozen=True)
 class Encoder:
     """Encodes rows with the columns `schema` as `declaration` says. `heads` are the bytes before the data of keys and
-    values that name their schema. Raises ConfigurationError for unknown columns, and for columns that a schema does not
+    values that name their schema. With `past`, rows were published before, maybe by a version that refused less: nothing is
+    refused. Raises ConfigurationError for unknown columns, and for columns that a schema does not
     have."""
 
     declaration: PublishDeclaration
     schema: pa.Schema
     heads: Mapping[Side, bytes] = field(default_factory=dict)
+    past: bool = False
 
     def __post_init__(self) -> None:
         named = [c for part in (self.declaration.key, self.declaration.value) if part for c in part.columns]
@@ -213,8 +215,8 @@ class Encoder:
         return None if part is None else replace(part, register=False, subject=None)
 
     def encode(self, rows: pa.Table) -> Encoded:
-        """Encode the rows. Raises UnpublishableRowError if a number is not finite, or a time is not in the years 1 to 9999,
-        and the declaration refuses it; also for a tombstone without the declared key."""
+        """Encode the rows. Raises UnpublishableRowError if a number is not finite, or a time or date is not in the years 1
+        to 9999, and the declaration refuses it; also for a tombstone without the declared key."""
         starts = range(0, max(rows.num_rows, 1), _IN_CACHE)
         return _together([self._encode(rows.slice(start, _IN_CACHE)) for start in starts])
 
@@ -282,9 +284,9 @@ class Encoder:
         return pa.chunked_array([self._texts.objects(rows, names)])
 
     def _with_schema(self, form: Form, side: Side, rows: pa.Table) -> pa.LargeBinaryArray:
-        alive = np.ones(rows.num_rows, bool)
+        alive = np.full(rows.num_rows, not self.past)
         if side == "value" and TOMBSTONE in rows.column_names:
-            alive = ~pc.fill_null(rows[TOMBSTONE], False).to_numpy(zero_copy_only=False)
+            alive &= ~pc.fill_null(rows[TOMBSTONE], False).to_numpy(zero_copy_only=False)
         try:
             return form.encode(rows, alive, self.heads.get(side, b""))
         except Misfit as e:
@@ -313,7 +315,7 @@ class Encoder:
 
     @property
     def _texts(self) -> JsonTexts:
-        return JsonTexts(self.declaration)
+        return JsonTexts(self.declaration, self.past)
 
 
 def _together(parts: Sequence[Encoded]) -> Encoded:

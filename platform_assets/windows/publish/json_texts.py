@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from math import isfinite
 from typing import Any, Final
@@ -24,11 +24,24 @@ import pyarrow.compute as pc
 from platform_assets.errors import ConfigurationError, UnpublishableRowError
 from platform_assets.lake.parquet import python_values
 from platform_assets.model.publishing import PublishDeclaration
-from platform_assets.windows.publish.datums import END_OF_TIMES, FIRST_TIME, longs, validity, whole
+from platform_assets.windows.publish.datums import (
+    END_OF_DAYS,
+    END_OF_TIMES,
+    FIRST_DAY,
+    FIRST_TIME,
+    items,
+    longs,
+    validity,
+    whole,
+)
 
 _NEEDS_ESCAPES: Final = r'["\\\x00-\x1f]'
 _NO_BYTES: Final = np.zeros(1, np.uint8)
 _NO_LONGS: Final = np.zeros(1, np.int64)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_FAR_TIME: Final = "a time outside the years 1 to 9999"
+_FAR_DATE: Final = "a date outside the years 1 to 9999"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +56,24 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class JsonTexts:
-    """Writes values in JSON, as a declaration says."""
+    """Writes values in JSON, as a declaration says. With `past`, rows may have been published by an earlier version, which
+    refused less: nothing is refused, and dates outside the years 1 to 9999 have that version's texts."""
 
     declaration: PublishDeclaration
+    past: bool = False
 
     def check(self, column: pa.ChunkedArray, name: str) -> None:
-        """Raise UnpublishableRowError if a value of a column cannot be published."""
-        if pa.types.is_floating(column.type):
+        """Raise UnpublishableRowError if a value of a column, at any depth, cannot be published."""
+        kind = column.type
+        if pa.types.is_floating(kind):
             self._finite(column, name)
-        elif pa.types.is_timestamp(column.type):
+        elif pa.types.is_timestamp(kind):
             self._in_years(column, name)
+        elif pa.types.is_date(kind):
+            self._near_dates(column, name)
+        elif pa.types.is_nested(kind):
+            for place, part in (each for chunk in column.chunks for each in _parts_of(chunk.drop_null(), name)):
+                self.check(pa.chunked_array([part]), place)
 
     def objects(self, rows: pa.Table, names: Sequence[str]) -> pa.LargeBinaryArray:
         """Return these columns of each row as a JSON object. Raises UnpublishableRowError."""
@@ -103,6 +124,7 @@ class JsonTexts:
         if pa.types.is_decimal(kind):
             return self._decimals(column)
         if pa.types.is_date(kind):
+            column = self._near_dates(column, name)
             return pc.binary_join_element_wise('"', column.cast(pa.string()), '"', "")
         values = python_values(column.combine_chunks())
         plain = [None if v is None else _compact(self._plain(v, kind, name)) for v in values]
@@ -112,8 +134,7 @@ class JsonTexts:
         finite = pc.fill_null(pc.is_finite(column), True)
         if pc.all(finite, min_count=0).as_py():
             return column
-        if self.declaration.non_finite == "refuse":
-            self._refuse(name)
+        self._refuse(name)
         return pc.if_else(finite, column, pa.scalar(None, column.type))
 
     def _decimals(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -131,16 +152,32 @@ class JsonTexts:
         inside = pc.and_(pc.greater_equal(numbers, FIRST_TIME), pc.less(numbers, END_OF_TIMES))
         if pc.all(pc.fill_null(inside, True), min_count=0).as_py():
             return column
-        if self.declaration.non_finite == "refuse":
-            self._refuse(name, "a time outside the years 1 to 9999")
+        self._refuse(name, _FAR_TIME)
+        return pc.if_else(inside, column, pa.scalar(None, column.type))
+
+    def _near_dates(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+        days = column.cast(pa.date32()).cast(pa.int32())
+        inside = pc.and_(pc.greater_equal(days, FIRST_DAY), pc.less(days, END_OF_DAYS))
+        if self.past or pc.all(pc.fill_null(inside, True), min_count=0).as_py():
+            return column
+        self._refuse(name, _FAR_DATE)
         return pc.if_else(inside, column, pa.scalar(None, column.type))
 
     def _refuse(self, name: str, what: str = "a number that is not finite (NaN or infinity)") -> None:
-        raise UnpublishableRowError(self.declaration.topic, self.declaration.table.name, name, what)
+        """Raise UnpublishableRowError, unless null is declared instead."""
+        if self.declaration.non_finite == "refuse" and not self.past:
+            raise UnpublishableRowError(self.declaration.topic, self.declaration.table.name, name, what)
 
     def _plain(self, value: Any, kind: pa.DataType, name: str) -> Any:
         """Return a nested value with only what JSON has."""
-        if value is None or isinstance(value, str | bool | int):
+        if value is None:
+            return None
+        # Before numbers: times and dates that Python does not have are numbers, and with them their neighbours.
+        if pa.types.is_timestamp(kind) and kind.tz is not None:
+            return self._time(value, kind, name)
+        if pa.types.is_date(kind):
+            return self._date(value, kind, name)
+        if isinstance(value, str | bool) or pa.types.is_integer(kind):
             return value
         if pa.types.is_struct(kind):
             return {f.name: self._plain(value[f.name], f.type, f"{name}.{f.name}") for f in kind}
@@ -153,19 +190,42 @@ class JsonTexts:
             if isfinite(value):
                 # The shortest text that a reader of this width turns into the same number.
                 return _Number(str(pa.scalar(value, kind).cast(pa.string())))
-            if self.declaration.non_finite == "refuse":
-                self._refuse(name)
+            self._refuse(name)
             return None
         if isinstance(value, Decimal):
             text = format(value, "f")
             return _Number(text) if self.declaration.decimals == "number" else text
         if isinstance(value, bytes):
             return b64encode(value).decode()
-        if isinstance(value, datetime) and value.tzinfo is not None:
-            return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
-        if isinstance(value, date) and not isinstance(value, datetime):
-            return value.isoformat()
         raise ConfigurationError(f"column {name!r} has type {kind}, which cannot be published as JSON")
+
+    def _time(self, value: datetime | int, kind: pa.DataType, name: str) -> str | None:
+        if isinstance(value, int):
+            micros = value // 1000 if kind.unit == "ns" else value * _MICROS[kind.unit]
+            if not FIRST_TIME <= micros < END_OF_TIMES:
+                self._refuse(name, _FAR_TIME)
+                return None
+            value = _EPOCH + timedelta(microseconds=micros)
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+
+    def _date(self, value: date | int, kind: pa.DataType, name: str) -> str | None:
+        if isinstance(value, int):
+            days = value if pa.types.is_date32(kind) else value // 86_400_000
+            if not FIRST_DAY <= days < END_OF_DAYS:
+                self._refuse(name, _FAR_DATE)
+                return None
+            value = _EPOCH.date() + timedelta(days=days)
+        return value.isoformat()
+
+
+def _parts_of(column: pa.Array, name: str) -> Iterator[tuple[str, pa.Array]]:
+    """Yield the members, or keys and values, of a column without nulls, each with its place."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        yield from ((f"{name}.{member.name}", column.field(n)) for n, member in enumerate(kind))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        found = items(column)
+        yield from ((name, part) for part in (found.keys, found.values) if part is not None)
 
 
 class _Number(str):

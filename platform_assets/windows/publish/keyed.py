@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -280,6 +280,8 @@ class KeyedPublisher:
         folder = self.ledger.lake.table(d.table)
         delta = folder.delta()
         encoder = self._encoder(delta).naming_schemas(self.ledger.lake, self.cluster, send=send)
+        if see is not None:
+            encoder = replace(encoder, past=True)
         found: Rows = {}
         number = 0
         for batch in self._batches(folder, delta, encoder.columns if see is None else None):

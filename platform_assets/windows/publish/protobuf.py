@@ -17,7 +17,15 @@ from platform_assets.decoding.avro.types import BadSchema
 from platform_assets.decoding.protobuf.compiler import descriptor_set
 from platform_assets.errors import ConfigurationError
 from platform_assets.windows.publish import datums
-from platform_assets.windows.publish.datums import END_OF_TIMES, FIRST_TIME, Datums, Marks, Misfit
+from platform_assets.windows.publish.datums import (
+    END_OF_DAYS,
+    END_OF_TIMES,
+    FIRST_DAY,
+    FIRST_TIME,
+    Datums,
+    Marks,
+    Misfit,
+)
 
 KIND: Final = "PROTOBUF"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -159,7 +167,7 @@ def form(fields: Sequence[pa.Field], named: Sequence[str], schema: str | None, n
 def _may_refuse(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return any(_may_refuse(field.type) for field in kind)
-    return _is_list(kind) or bool(pa.types.is_map(kind) or pa.types.is_timestamp(kind))
+    return _is_list(kind) or bool(pa.types.is_map(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
 def is_same(text: str, other: str) -> bool:
@@ -266,6 +274,9 @@ def _single_values(column: pa.Array, place: str, alive: Marks) -> tuple[Datums, 
     if pa.types.is_decimal(kind):
         column = _decimals(column)
     elif pa.types.is_date(kind):
+        days = datums.longs(column)
+        inside = (days >= FIRST_DAY) & (days < END_OF_DAYS)
+        datums.require(inside | ~alive, place, "is a date outside the years 1 to 9999")
         column = column.cast(pa.string())
     return datums.contents(column).sized(zigzag=False), _SIZED
 

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from platform_assets.errors import (
     BrokerUnreachableError,
     ConfigurationError,
+    PlatformError,
     PublishedRowsLostError,
     PublishingInterruptedError,
     PublishingProgressLostError,
@@ -243,7 +244,12 @@ class Publisher:
                         made = Transaction()
                 while not state.is_complete:
                     end = min(state.total, state.sent + most_rows - made.number)
-                    batch, number, size = records.make(state.sent, end, self.most_bytes - made.size)
+                    try:
+                        batch, number, size = records.make(state.sent, end, self.most_bytes - made.size)
+                    except PlatformError:
+                        if made.states:
+                            yield made
+                        raise
                     made.batches.append((key, state.sent, batch))
                     made.number += number
                     made.size += size
@@ -372,7 +378,8 @@ class Publisher:
         They are in order of position. With `removed_first`, those that delete a key precede all others, because the key
         may be that of another row now.
         """
-        before, after = (_by_position(encoder.encode(rows), rows) for rows in (old, new))
+        before = _by_position(replace(encoder, past=True).encode(old), old)
+        after = _by_position(encoder.encode(new), new)
         found: list[Change] = []
         removed: list[Change] = [] if removed_first else found
         silent = 0
@@ -441,7 +448,7 @@ class Publisher:
         d = self.declaration
         encoder = self._encoder().naming_schemas(self.ledger.lake, self.cluster, send=False)
         rows = loads.read(self.ledger, d.windowed, key, load, encoder.wanted, d.topic)
-        encoded = encoder.encode(rows)
+        encoded = replace(encoder, past=True).encode(rows)
         choices = {number: partitions(encoded.key_column, rows, number) for number in {*numbers}}
         return _by_position(encoded, rows), choices
 

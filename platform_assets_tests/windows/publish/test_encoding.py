@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -260,6 +261,96 @@ def test_times_that_readers_of_json_lack_are_refused_or_null() -> None:
     for fails in (each.check, each.encode):
         with pytest.raises(UnpublishableRowError, match="column 'at' of decoded/orders has a time outside the years"):
             fails(rows)
+
+
+INSTANT = pa.timestamp("us", "UTC")
+FAR_TIME, FAR_DAYS = 253_402_300_800_000_000, (2_932_897, -719_163)
+
+
+def nested(kind: pa.DataType, near: int, far: int) -> list[pa.Array]:
+    """Return columns of two rows with values in structs, lists and maps, of which only the second row has the far one."""
+    found = []
+    for deep, make in (
+        (lambda each: pa.struct([("m", each)]), lambda value: {"m": value}),
+        (pa.list_, lambda value: [value]),
+        (pa.large_list, lambda value: [value]),
+        (lambda each: pa.map_(pa.string(), each), lambda value: [("m", value)]),
+        (lambda each: pa.list_(pa.struct([("m", each)])), lambda value: [{"m": value}]),
+    ):
+        number = pa.int32() if kind == pa.date32() else pa.int64()
+        found.append(pa.array([make(near), make(far)], deep(number)).cast(deep(kind)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "far", "text", "what"),
+    [(INSTANT, FAR_TIME, '"1970-01-01T00:00:00.000000Z"', "time")]
+    + [(pa.date32(), far, '"1970-01-01"', "date") for far in FAR_DAYS],
+)
+def test_nested_times_and_dates_do_not_depend_on_their_neighbours(
+    kind: pa.DataType, far: int, text: str, what: str
+) -> None:
+    for column in nested(kind, 0, far):
+        rows = pa.table({"c": column})
+        each = encoder(rows, value=Part("json", ("c",)))
+        alone = each.encode(rows.slice(0, 1)).values
+        each.check(rows.slice(0, 1))
+        for fails in (each.check, each.encode):
+            with pytest.raises(
+                UnpublishableRowError, match=rf"column 'c.*' of decoded/orders has a {what} outside the"
+            ):
+                fails(rows)
+        each = encoder(rows, value=Part("json", ("c",)), non_finite="null")
+        each.check(rows)
+        found = each.encode(rows).values
+        assert found == [*alone, (alone[0] or b"").replace(text.encode(), b"null")]
+        assert text.encode() in (found[0] or b"")
+        records: Any = {(0, n): (None, value, []) for n, value in enumerate(found)}
+        assert list(disagreements(each.declaration, with_places(rows), records, frozenset())) == []
+        bare: Any = {(0, 0): (None, (found[0] or b"").replace(text.encode(), b"0"), [])}
+        bare[0, 1] = (None, (found[1] or b"").replace(b"null", b"%d" % far), [])
+        assert len(list(disagreements(each.declaration, with_places(rows), bare, frozenset()))) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.struct([("m", pa.float64())]), {"m": float("nan")}),
+        (pa.list_(pa.float64()), [1.5, float("inf")]),
+        (pa.map_(pa.string(), pa.float64()), [("m", float("nan"))]),
+    ],
+)
+def test_numbers_that_json_lacks_are_found_at_any_depth_before_rows_are_sent(kind: pa.DataType, value: Any) -> None:
+    rows = pa.table({"c": pa.array([None, value], kind)})
+    encoder(rows).check(rows.slice(0, 1))
+    encoder(rows, non_finite="null").check(rows)
+    with pytest.raises(UnpublishableRowError, match=r"column 'c.*' of decoded/orders has a number that is not finite"):
+        encoder(rows).check(rows)
+
+
+def test_dates_that_readers_lack_are_refused_or_null_and_earlier_ones_are_judged() -> None:
+    days = [-719_162, 2_932_896, None, *FAR_DAYS]
+    rows = pa.table({"day": pa.array(days, pa.int32()).cast(pa.date32())})
+    given: Any = {"value": Part("json", ("day",)), "headers": (("day", "day"),)}
+    nulls = encoder(rows, **given, non_finite="null")
+    found = nulls.encode(rows)
+    near = ["0001-01-01", "9999-12-31"]
+    assert found.values == [*(b'{"day":"%s"}' % each.encode() for each in near), *[b'{"day":null}'] * 3]
+    each = encoder(rows, **given)
+    each.check(rows.slice(0, 3))
+    for fails in (each.check, each.encode):
+        with pytest.raises(UnpublishableRowError, match="column 'day' of decoded/orders has a date outside the years"):
+            fails(rows)
+    # Earlier versions published them, so checks have to read them.
+    past = replace(each, past=True).encode(rows)
+    assert past.values[3:] == [b'{"day":"10000-01-01"}', b'{"day":"0000-12-31"}']
+    for of, encoded in ((nulls, found), (each, past)):
+        assert encoded.headers is not None
+        content = zip(encoded.keys, encoded.values, encoded.headers, strict=True)
+        records: Any = {(0, n): record for n, record in enumerate(content)}
+        assert list(disagreements(of.declaration, with_places(rows), records, frozenset())) == []
+    wrong: Any = {(0, 3): (None, b'{"day":"10000-01-02"}', [("day", b"10000-01-02")])}
+    assert len(list(disagreements(each.declaration, with_places(rows), wrong, frozenset()))) == 2
 
 
 def test_no_rows_are_no_records() -> None:

@@ -119,10 +119,11 @@ def test_the_schema_of_columns_is_a_proto_file() -> None:
         (pa.map_(pa.string(), pa.int8()), [("a", None)], "column c{} of decoded/orders is null"),
         (pa.struct([("x", pa.list_(pa.int8()))]), {"x": None}, "column c.x of decoded/orders is null"),
         (pa.timestamp("us", "UTC"), 253_402_300_800_000_000, "column c of decoded/orders is a time outside the years"),
+        (pa.date32(), 2_932_897, "column c of decoded/orders is a date outside the years"),
     ],
 )
 def test_a_value_that_does_not_fit_is_named(kind: pa.DataType, value: Any, says: str) -> None:
-    first: Any = {"x": []} if pa.types.is_struct(kind) else 0 if pa.types.is_timestamp(kind) else []
+    first: Any = {"x": []} if pa.types.is_struct(kind) else 0 if pa.types.is_temporal(kind) else []
     rows = placed(pa.table({"c": pa.array([first, value], kind)}))
     each = encoder(rows, value=Part("protobuf", ("c",)))
     with pytest.raises(UnpublishableValueError) as caught:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -19,6 +20,7 @@ from platform_assets.errors import (
     PublishedRowsLostError,
     PublishingInterruptedError,
     PublishingProgressLostError,
+    UnpublishableRowError,
     UnpublishableTombstoneError,
 )
 from platform_assets.kafka.publisher import Committed
@@ -28,6 +30,7 @@ from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.publishing import Part
 from platform_assets.windows.publish import loads, publishing
+from platform_assets.windows.publish.encoding import Encoder
 from platform_assets.windows.publish.progress import Progress
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
 from platform_assets_tests.support.published import with_columns
@@ -78,6 +81,28 @@ def test_a_column_that_was_added_since_is_null_in_the_published_load(tmp_path: P
     assert gather(publisher(made, log)).passed
 
 
+NESTED = "id BIGINT NOT NULL, p STRUCT<x: BIGINT>, q ARRAY<STRUCT<x: BIGINT>>"
+
+
+@pytest.mark.parametrize("kind", ["json", "avro", "protobuf"])
+def test_a_nested_column_that_was_added_since_is_null_in_earlier_loads(tmp_path: Path, kind: Any) -> None:
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
+    made.declared = declared(NESTED)
+    made.load(*([b'{"id":%d,"p":{"x":1},"q":[{"x":2}]}' % n] for n in range(3)))
+    first, second, third = (window.key for window in made.windows)
+    made.decode(first)
+    publisher(made, log, value=Part(kind)).run()
+    # The second window is decoded, but not published, before the columns change.
+    made.decode(second)
+    made.declared = declared(NESTED.replace("x: BIGINT", "x: BIGINT, y: BIGINT"))
+    made.decode(first, third)
+    done = publisher(made, log, value=Part(kind)).run()
+    assert (done.records, done.corrections, len(log.values)) == (2, 0, 3)
+    if kind == "json":
+        assert log.values[1:] == [b'{"id":%d,"p":{"x":1,"y":null},"q":[{"x":2,"y":null}]}' % n for n in (1, 2)]
+    assert gather(publisher(made, log, value=Part(kind))).passed
+
+
 @pytest.mark.parametrize("key", [Part("text", ("id",)), None])
 def test_a_window_that_is_decoded_again_to_no_rows_and_back_is_published(tmp_path: Path, key: Part | None) -> None:
     made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
@@ -111,6 +136,66 @@ def test_a_row_that_cannot_be_published_holds_up_no_earlier_window_and_no_part_o
     sent = [(key, value) for each in log.transactions for key, value, _ in each]
     assert sent[-1] == (b"5", None)
     assert publisher(made, log, value=Part("json", ("id",))).plan().behind == 0
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_nested_value_that_json_lacks_holds_up_no_earlier_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_checked: bool
+) -> None:
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
+    made.declared = declared("id BIGINT NOT NULL, p STRUCT<x: DOUBLE>")
+    made.load([b'{"id":1,"p":{"x":1.5}}'], [b'{"id":2,"p":{"x":2.5}}'])
+    made.decode()
+    real = loads.read
+
+    def read(ledger: Any, table: Any, key: str, *rest: Any) -> pa.Table:
+        found = real(ledger, table, key, *rest)
+        if key != made.windows[1].key:
+            return found
+        at = found.column_names.index("p")
+        return found.set_column(at, "p", pa.array([{"x": float("nan")}], found["p"].type))
+
+    monkeypatch.setattr(loads, "read", read)
+    if not is_checked:
+        # What is found only while records are made holds up nothing either.
+        monkeypatch.setattr(Encoder, "check", lambda self, rows: None)
+    with pytest.raises(UnpublishableRowError, match=r"column 'p\.x'"):
+        publisher(made, log).run()
+    assert log.values == [b'{"id":1,"p":{"x":1.5}}']
+
+
+def test_dates_that_an_earlier_version_published_are_compared_and_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
+    made.declared = declared("id BIGINT NOT NULL, day DATE")
+    made.load([b'{"id":1,"day":"2026-01-01"}'])
+    made.decode()
+    (window,) = made.windows
+    first = made.ledger.receipts(made.declaration.decoded_table)[window.key].load_id
+    real = loads.read
+
+    def read(ledger: Any, table: Any, key: str, load: Any, *rest: Any) -> pa.Table:
+        found = real(ledger, table, key, load, *rest)
+        if load.load_id != first:
+            return found
+        return found.set_column(
+            found.column_names.index("day"), "day", pa.array([2_932_897], pa.int32()).cast(pa.date32())
+        )
+
+    monkeypatch.setattr(loads, "read", read)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(publishing, "Encoder", lambda declared, schema: Encoder(declared, schema, past=True))
+        earlier.setattr(published, "_judge", lambda *given: None)
+        publisher(made, log).run()
+    assert log.values == [b'{"id":1,"day":"10000-01-01"}']
+    monkeypatch.setattr(published, "_judge", lambda *given: None)
+    found = gather(publisher(made, log))
+    assert (found.passed, found.not_read) == (True, [])
+    made.declared = replace(made.declared, revision=2)
+    made.decode()
+    assert publisher(made, log).run().corrections == 1
+    assert log.values[1:] == [b'{"id":1,"day":"2026-01-01"}']
 
 
 @pytest.mark.parametrize("changes", [{"total": 3, "sent": 4}, {"total": 11, "sent": 4}, {"total": 9, "sent": 12}])
