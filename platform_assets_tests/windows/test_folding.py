@@ -471,25 +471,6 @@ def test_a_log_that_is_cleaned_while_a_fold_reads_it_makes_the_state_from_all_ch
     made.check()
 
 
-def test_a_window_that_was_lost_with_a_damaged_file_counts_as_replaced(tmp_path: Path) -> None:
-    made = MadeChanges(tmp_path, StateDeclaration(("id",), deletes="debezium"))
-    truncate = change(0, B, 5, None) | {"id": None}
-    made.load(B, [truncate, change(3, B, 6, "c")])
-    made.load(C, [change(4, C, 7, "d")])
-    made.folder.delta().optimize.compact()
-    (path,) = map(Path, made.folder.delta().file_uris())
-    made.load(A, [change(1, A, 0, "a"), change(2, A, 1, "b")])
-    made.state().fold()
-    assert sorted(made.live()) == [3, 4]
-    path.write_bytes(path.read_bytes()[:200])
-    made.load(C, [change(4, C, 7, "d")])
-    made.load(B, [change(3, B, 6, "c")])
-    outcome = made.state().fold()
-    assert "lost with damaged files" in outcome.reason
-    assert sorted(made.live()) == [1, 2, 3, 4]
-    made.check()
-
-
 @pytest.mark.parametrize("step", long_after(1, STEPS))
 def test_a_load_during_a_fold_is_pending_after_it(made: MadeChanges, step: str) -> None:
     made.load(A, [change(1, A, 0, "x"), change(2, A, 1, None)])

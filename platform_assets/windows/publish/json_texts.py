@@ -158,7 +158,9 @@ class JsonTexts:
     def _near_dates(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         days = column.cast(pa.date32()).cast(pa.int32())
         inside = pc.and_(pc.greater_equal(days, FIRST_DAY), pc.less(days, END_OF_DAYS))
-        if self.past or pc.all(pc.fill_null(inside, True), min_count=0).as_py():
+        if pc.all(pc.fill_null(inside, True), min_count=0).as_py():
+            return column
+        if self.past and self.declaration.non_finite == "refuse":
             return column
         self._refuse(name, _FAR_DATE)
         return pc.if_else(inside, column, pa.scalar(None, column.type))

@@ -63,8 +63,8 @@ def read(ledger: Ledger, table: TableRef, key: str, load: Load, wanted: pa.Schem
     found = found.select(names)
     for column in wanted:
         held = found[column.name]
-        if {*leaves("", column.type)} - {*leaves("", held.type)}:
-            # Members that were added since become null.
+        if {*leaves("", held.type)} < {*leaves("", column.type)}:
+            # Members that were added since become null. A column whose type changed stays as it was published.
             found = found.set_column(names.index(column.name), column, held.cast(column.type))
     if not _is_sorted(found):
         found = found.sort_by([(name, "ascending") for name in POSITION])
@@ -80,8 +80,8 @@ def read(ledger: Ledger, table: TableRef, key: str, load: Load, wanted: pa.Schem
 def are_same(ledger: Ledger, table: TableRef, key: str, load: Load, other: Load) -> bool:
     """Return True if the ledger proves that two loads of a window have the same rows, in all columns."""
     found = [ledger.receipt_of(table, key, each.load_id) for each in (load, other)]
-    digests = {(r.rows, r.offsets_digest, r.content_digest) for r in found if r is not None and not r.is_expired}
-    return None not in found and len(digests) == 1
+    digests = {None if r is None or r.is_expired else (r.rows, r.offsets_digest, r.content_digest) for r in found}
+    return None not in digests and len(digests) == 1
 
 
 def _is_sorted(rows: pa.Table) -> bool:

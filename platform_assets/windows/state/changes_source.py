@@ -172,11 +172,6 @@ def _load_of(commit: Commit) -> ChangesLoad | None:
     """Return the load that made a commit; None if the commit changed no rows of a state. Raises UnknownChangeError."""
     metadata = LoadMetadata.from_json(commit.user_metadata)
     if metadata is not None:
-        if metadata.lost:
-            # A window whose rows went with a damaged file has no file that its next load removes.
-            raise UnknownChangeError(
-                f"changes of other windows were lost with damaged files in version {commit.version}"
-            )
         return ChangesLoad(commit.version, metadata.window.key, bool(commit.removes), bool(metadata.erased))
     if decoded_table.is_start_over(commit.user_metadata):
         raise UnknownChangeError(f"columns changed, so the table of changes started over in version {commit.version}")

@@ -336,6 +336,7 @@ def test_dates_that_readers_lack_are_refused_or_null_and_earlier_ones_are_judged
     found = nulls.encode(rows)
     near = ["0001-01-01", "9999-12-31"]
     assert found.values == [*(b'{"day":"%s"}' % each.encode() for each in near), *[b'{"day":null}'] * 3]
+    assert replace(nulls, past=True).encode(rows).values == found.values
     each = encoder(rows, **given)
     each.check(rows.slice(0, 3))
     for fails in (each.check, each.encode):

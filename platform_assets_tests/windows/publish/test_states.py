@@ -20,6 +20,7 @@ from platform_assets.errors import (
     PublishedRowsLostError,
     PublishingInterruptedError,
     PublishingProgressLostError,
+    SchemaChangeError,
     UnpublishableRowError,
     UnpublishableTombstoneError,
 )
@@ -101,6 +102,27 @@ def test_a_nested_column_that_was_added_since_is_null_in_earlier_loads(tmp_path:
     if kind == "json":
         assert log.values[1:] == [b'{"id":%d,"p":{"x":1,"y":null},"q":[{"x":2,"y":null}]}' % n for n in (1, 2)]
     assert gather(publisher(made, log, value=Part(kind))).passed
+
+
+@pytest.mark.parametrize("text", ["2026-01-01T00:00:00Z", "n/a"])
+def test_a_column_whose_type_changed_is_compared_as_it_was_published(tmp_path: Path, text: str) -> None:
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
+    made.declared = declared("id BIGINT NOT NULL, v STRING")
+    made.load([b'{"id":1,"v":"%s"}' % text.encode()])
+    made.decode()
+    publisher(made, log).run()
+    made.declared = declared("id BIGINT NOT NULL, v TIMESTAMP")
+    with pytest.raises(SchemaChangeError) as refused:
+        made.decode()
+    made.declared = replace(made.declared, replaces=refused.value.held, loses_rows=True)
+    made.decode()
+    done = publisher(made, log).run()
+    if text == "n/a":
+        assert (done.records, log.values[1:]) == (0, []), (
+            "the row is a dead letter now, and without a key nothing tells of it"
+        )
+    else:
+        assert log.values[1:] == [b'{"id":1,"v":"2026-01-01T00:00:00.000000Z"}']
 
 
 @pytest.mark.parametrize("key", [Part("text", ("id",)), None])
