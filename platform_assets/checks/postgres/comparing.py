@@ -191,6 +191,11 @@ class PostgresComparison:
                 f"{rows.ambiguous:,} decoded rows name transactions that may be from before or after the snapshot, because "
                 "transaction ids began again: run again after a million more"
             )
+        if rows.untold:
+            result.reasons += (
+                f"{rows.untold:,} keys end with a tombstone that follows no delete event, so the state does not have them. If the "
+                "database still has their rows when you run again, let the connector send them again (an incremental snapshot)",
+            )
         if rows.later_reads:
             result.reasons += (
                 f"{rows.later_reads:,} rows are from a snapshot of the connector that had not ended when the database's "

@@ -7,9 +7,9 @@ number of runs, not on the number of rows.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -24,12 +24,16 @@ from platform_assets.lake.location import Folder
 from platform_assets.lake.rows import Opened
 from platform_assets.model import debezium
 from platform_assets.model.debezium import DELETE, READ, TRUNCATE
+from platform_assets.model.state import RECORD_KEY
 
 _BLOCK_ROWS: Final = 1 << 15
 _RUN_BYTES: Final = 64 << 20
 _MERGED_ROWS: Final = 1 << 10
 _MERGED_RUNS: Final = 64
 """Number of runs that are merged at once, and so of open files."""
+_ROLE: Final = "\0role"
+_SEEN, _LATER, _TOMBSTONE = 0, 1, 2
+"""An event that the snapshot includes, one that it does not, and a record without a value."""
 _RANK, _PARTITION, _OFFSET = "\0rank", "kafka_partition", "kafka_offset"
 _PLACE: Final = (_RANK, _PARTITION, _OFFSET)
 Place = tuple[int, int, int]
@@ -48,6 +52,16 @@ def _order(row: _Row) -> tuple[tuple[tuple[bool, str], ...], Place]:
     return order_of(row[0]), row[1]
 
 
+def _has_key(schema: pa.Schema, key: Collection[str]) -> bool:
+    """Return True if the column of the record's key has these columns of the row, or is the only one, with the same types."""
+    if RECORD_KEY not in schema.names:
+        return False
+    kind = schema.field(RECORD_KEY).type
+    if not pa.types.is_struct(kind):
+        return [schema.field(name).type for name in key] == [kind]
+    return all(kind.get_field_index(n) >= 0 and kind.field(n).type == schema.field(n).type for n in key)
+
+
 @dataclass
 class LatestRows:
     """The latest rows of a decoded table, sorted in runs of `run_bytes` in memory.
@@ -56,7 +70,8 @@ class LatestRows:
     the columns of the key to the functions that give the texts of their values. `unplaced` counts rows that are left
     out because they name no transaction; `later` counts rows of transactions that the snapshot does not include, and
     `later_reads` those of them that a snapshot of the connector read. `ambiguous` counts rows for which it is unknown
-    whether the snapshot includes them.
+    whether the snapshot includes them. `untold` counts keys of live rows that a tombstone deletes, without an event that
+    tells of it and its transaction.
     """
 
     table: Folder
@@ -71,6 +86,7 @@ class LatestRows:
     later: int = 0
     later_reads: int = 0
     ambiguous: int = 0
+    untold: int = 0
     _truncated: Place = (-1, -1, -1)
     _runs: list[Path] = field(default_factory=list)
     _made: int = 0
@@ -80,7 +96,8 @@ class LatestRows:
     def sorted(self) -> Iterator[tuple[Key, dict[str, Any]]]:
         """Yield the key, as texts, and the columns of each live row, sorted by the keys' texts.
 
-        A delete ends a key, and a truncate all keys whose latest row comes before it. Raises FilesLostError.
+        A delete ends a key, as does a tombstone, and a truncate all keys whose latest row comes before it. Raises
+        FilesLostError.
         """
         for block in self._blocks():
             self._add(block)
@@ -88,8 +105,13 @@ class LatestRows:
         while len(self._runs) > _MERGED_RUNS:
             first, self._runs = self._runs[:_MERGED_RUNS], self._runs[_MERGED_RUNS:]
             self._runs.append(self._merged(first))
-        for key, place, row in self._latest(self._runs):
-            if row[self.facts[debezium.OPERATION]] != DELETE and place > self._truncated:
+        for (key, place, row), *after in self._latest(self._runs):
+            if row[_ROLE] != _SEEN or row[self.facts[debezium.OPERATION]] == DELETE or place <= self._truncated:
+                continue
+            # A tombstone after a later event belongs to a later transaction.
+            if after and after[0][2][_ROLE] == _TOMBSTONE:
+                self.untold += 1
+            else:
                 yield key, row
 
     @property
@@ -105,6 +127,8 @@ class LatestRows:
                 held.setdefault(path, []).append(window)
         schema = pa.schema(self.table.delta().schema().to_arrow())
         names = dict.fromkeys([_PARTITION, _OFFSET, *self.facts.values(), *self.key, *self.columns])
+        if _has_key(schema, self.key):
+            names[RECORD_KEY] = None
         wanted = pa.schema([*(schema.field(name) for name in names), pa.field(holdings.WINDOW, pa.string())])
         known = pa.array(self.windows, pa.string())
         for path, windows in held.items():
@@ -115,22 +139,31 @@ class LatestRows:
                 yield block.append_column(_RANK, rank).filter(pc.is_valid(rank))
 
     def _add(self, block: pa.RecordBatch) -> None:
-        operation = block[self.facts[debezium.OPERATION]]
-        block = block.filter(pc.is_valid(operation))  # a tombstone after a delete changes nothing
-        block = block.filter(self._is_seen(block))
-        truncates = block.filter(pc.equal(block[self.facts[debezium.OPERATION]], TRUNCATE))
+        is_event = pc.is_valid(block[self.facts[debezium.OPERATION]])
+        events, others = block.filter(is_event), block.filter(pc.invert(is_event))
+        seen, is_truncate = self._is_seen(events), pc.equal(events[self.facts[debezium.OPERATION]], TRUNCATE)
+        truncates = events.filter(pc.and_(seen, is_truncate))
         for place in zip(*(truncates[name].to_pylist() for name in _PLACE), strict=True):
             self._truncated = max(self._truncated, place)
-        rows = block.filter(pc.not_equal(block[self.facts[debezium.OPERATION]], TRUNCATE))
+        is_row = pc.invert(is_truncate)
+        rows = events.filter(is_row)
+        self._wait(rows, rows.to_struct_array(), pc.if_else(seen.filter(is_row), _SEEN, _LATER))
+        if RECORD_KEY in others.schema.names:
+            others = others.filter(pc.is_valid(others[RECORD_KEY]))
+            keys = others[RECORD_KEY]
+            if not pa.types.is_struct(keys.type):
+                keys = pa.StructArray.from_arrays([keys], [*self.key])
+            self._wait(others, keys, pa.repeat(_TOMBSTONE, others.num_rows))
+
+    def _wait(self, rows: pa.RecordBatch, keys: pa.StructArray, roles: pa.Array) -> None:
+        """Add rows to those that wait for the end of the run. `keys` has the columns of the key, `roles` the role of each row."""
         if not rows.num_rows:
             return
-        texts = [
-            pa.array([None if value is None else of(value) for value in rows[name].to_pylist()], pa.string())
-            for name, of in self.key.items()
-        ]
-        table = pa.Table.from_batches([rows])
-        for name, text in zip(self._key_names, texts, strict=True):
-            table = table.append_column(name, text)
+        table = pa.Table.from_batches([rows.select([*_PLACE, *self.columns, self.facts[debezium.OPERATION]])])
+        for name, (column, of) in zip(self._key_names, self.key.items(), strict=True):
+            texts = [None if value is None else of(value) for value in keys.field(column).to_pylist()]
+            table = table.append_column(name, pa.array(texts, pa.string()))
+        table = table.append_column(_ROLE, roles.cast(pa.int8()))
         self._waiting.append(table)
         self._waiting_bytes += table.nbytes
         if self._waiting_bytes >= self.run_bytes:
@@ -160,34 +193,42 @@ class LatestRows:
         rows = pa.concat_tables(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         rows = rows.sort_by([(name, "ascending") for name in (*self._key_names, *_PLACE)]).combine_chunks()
-        last = np.ones(rows.num_rows, bool)
+        starts = np.ones(rows.num_rows, bool)
         same = np.ones(max(rows.num_rows - 1, 0), bool)
         for name in self._key_names:
             later, earlier = rows[name][1:], rows[name][:-1]
             both_null = pc.and_(pc.is_null(later), pc.is_null(earlier))
             same &= np.asarray(pc.or_(pc.fill_null(pc.equal(later, earlier), False), both_null))
-        last[:-1] = ~same
-        rows = rows.select([*self._key_names, *_PLACE, *self.columns, self.facts[debezium.OPERATION]])
+        starts[1:] = ~same
+        # Of each key, the last event that is seen, and all rows after it.
+        group = np.cumsum(starts) - 1
+        places = np.arange(rows.num_rows)
+        newest = np.flatnonzero(starts)
+        seen = np.asarray(rows[_ROLE]) == _SEEN
+        np.maximum.at(newest, group[seen], places[seen])
+        kept = places >= newest[group]
+        rows = rows.select([*self._key_names, *_PLACE, _ROLE, *self.columns, self.facts[debezium.OPERATION]])
         path = self._new_run()
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
-            writer.write_table(rows.filter(pa.array(last)), max_chunksize=_MERGED_ROWS)
+            writer.write_table(rows.filter(pa.array(kept)), max_chunksize=_MERGED_ROWS)
         self._runs.append(path)
 
     def _new_run(self) -> Path:
         self._made += 1
         return self.temporary / f"run{self._made}"
 
-    def _latest(self, runs: Iterable[Path]) -> Iterator[_Row]:
-        """Yield the latest row of each key in these runs, sorted by key."""
-        for _, rows in groupby(heapq.merge(*map(self._rows_of, runs), key=_order), key=itemgetter(0)):
-            *_, row = rows
-            yield row
+    def _latest(self, runs: Iterable[Path]) -> Iterator[list[_Row]]:
+        """Yield the last event of each key in these runs that is seen, and the rows after it, sorted by key; all of its rows if
+        none is seen."""
+        for _, found in groupby(heapq.merge(*map(self._rows_of, runs), key=_order), key=itemgetter(0)):
+            rows = list(found)
+            yield rows[max((n for n, (_, _, row) in enumerate(rows) if row[_ROLE] == _SEEN), default=0) :]
 
     def _merged(self, runs: Sequence[Path]) -> Path:
         """Merge runs into a new one, and delete them."""
         with pa.OSFile(str(runs[0]), "rb") as source, pa.ipc.open_stream(source) as reader:
             schema = reader.schema
-        path, rows = self._new_run(), self._latest(runs)
+        path, rows = self._new_run(), chain.from_iterable(self._latest(runs))
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
             while block := list(islice(rows, _MERGED_ROWS)):
                 names = (*self._key_names, *_PLACE)
@@ -198,7 +239,7 @@ class LatestRows:
         return path
 
     def _rows_of(self, path: Path) -> Iterator[_Row]:
-        names = [*self.columns, self.facts[debezium.OPERATION]]
+        names = [_ROLE, *self.columns, self.facts[debezium.OPERATION]]
         with pa.OSFile(str(path), "rb") as source, pa.ipc.open_stream(source) as reader:
             for batch in reader:
                 keys = zip(*(batch[name].to_pylist() for name in self._key_names), strict=True)

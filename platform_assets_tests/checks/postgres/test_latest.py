@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from platform_assets.model import debezium
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets_tests.support.decoded_topic import DecodedTopic
 from platform_assets_tests.support.variants import long_after
+from testbed.samples import Keyed
 
 DECLARED = DecodeDeclaration(FormatSpec("debezium", {"schema": "id INT NOT NULL, name STRING NOT NULL, qty INT"}))
 SNAPSHOT = Snapshot("100:200:120,150", lsn=10_000, before=9_000)
@@ -108,3 +110,36 @@ def test_rows_of_transactions_whose_ids_began_again_are_counted(tmp_path: Path) 
     )  # fmt: skip
     assert [row["qty"] for _, row in found.sorted()] == [1]
     assert (found.ambiguous, found.later_reads) == (1, 1)
+
+
+@pytest.mark.parametrize("run_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("key", ["of columns", "one text"])
+def test_a_tombstone_deletes_its_key_and_is_counted_unless_an_event_tells_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_bytes: int, key: str
+) -> None:
+    monkeypatch.setattr(latest, "_MERGED_RUNS", 2)
+    declared = replace(DECLARED, key=FormatSpec("json", {"schema": "id INT NOT NULL"}))
+    if key == "one text":
+        schema = "id STRING NOT NULL, name STRING NOT NULL, qty INT"
+        declared = DecodeDeclaration(FormatSpec("debezium", {"schema": schema}), key=FormatSpec("string"))
+    topic = DecodedTopic(tmp_path / "lake", "db.public.items", declared)
+
+    def of(number: int, operation: str | None, tx: int = 50, qty: int = 0) -> Keyed:
+        row = {"id": number if key == "of columns" else str(number), "name": "a", "qty": qty}
+        record_key = b'{"id":%d}' if key == "of columns" else b"%d"
+        return Keyed(record_key % number, None if operation is None else event(operation, tx, row))
+
+    seen, later = 50, 250
+    topic.load(
+        [of(number, "c", seen, number) for number in range(7)],
+        [of(1, None), of(2, "d", seen), of(2, None), of(3, "u", later), of(3, "d", later), of(3, None)],
+        [of(4, None), of(4, "c", seen, 40), of(5, "d", later), of(5, None), of(5, "c", later), of(7, None)],
+        [of(6, None), of(6, "c", later)],
+    )
+    topic.decode()
+    found = LatestRows(
+        topic.lake.table(topic.declaration.decoded_table), [w.key for w in topic.windows], debezium.DEFAULT_NAMES,
+        {"id": str}, ("qty",), SNAPSHOT, tmp_path, run_bytes,
+    )  # fmt: skip
+    assert {key: row["qty"] for (key,), row in found.sorted()} == {"0": 0, "3": 3, "4": 40, "5": 5}
+    assert found.untold == 2, "keys 1 and 6; the database has either no row of them, or rows that the state lacks"
