@@ -127,7 +127,7 @@ def register_fresh(spark: SparkSession, state: TopicState) -> str:
 
 def view_of_all(declared: StateDeclaration, columns: Sequence[str], quote: str = '"') -> str:
     """Return a query for the fresh rows that reads all changes, from the tables `live` and `changes`. The state's rows count
-    only if all changes of their window were removed by age."""
+    only if that table lacks their window."""
     return _sql(declared, columns, _ALL, quote)
 
 
@@ -262,7 +262,7 @@ def _sql(declared: StateDeclaration, columns: Sequence[str], bound: str, quote: 
     held = "live AS held"
     if bound == _ALL:
         # The state may have rows of a window that was replaced. Of windows that are in the table of changes, the changes count
-        # alone; other windows were removed by age.
+        # alone.
         tables += f", windows AS (SELECT DISTINCT {named('window')} FROM changes)"  # noqa: S608  as above
         own = f"SELECT 1 FROM windows WHERE windows.{named('window')} = old.{named('window')}"  # noqa: S608  as above
         held = f"(SELECT * FROM live AS old WHERE NOT EXISTS ({own})) AS held"  # noqa: S608  as above
