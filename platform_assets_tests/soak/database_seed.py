@@ -150,7 +150,7 @@ class FollowedDatabase:
     # --- the course of a seed ---------------------------------------------------------------------------------
 
     def run(self, steps: int, kills: Sequence[Kill]) -> None:
-        """Run this many steps with random kills, and judge the results. At least one kill is of the first kind."""
+        """Run `steps` steps with random kills, at least one of them of the first kind in `kills`, and check the results."""
         plan: list[list[Kill]] = [[] for _ in range(steps)]
         for number in range(KILLS_OF_A_SEED):
             # The connector first, so that each seed has such a kill.

@@ -179,7 +179,7 @@ def test_a_nested_value_that_json_lacks_holds_up_no_earlier_window(
 
     monkeypatch.setattr(loads, "read", read)
     if not is_checked:
-        # What is found only while records are made holds up nothing either.
+        # An error that is found only when records are made does not hold up earlier windows either.
         monkeypatch.setattr(Encoder, "check", lambda self, rows: None)
     with pytest.raises(UnpublishableRowError, match=r"column 'p\.x'"):
         publisher(made, log).run()
