@@ -209,8 +209,8 @@ class TopicTick:
         return self._requests(d.decoded_table, undecoded, newest, {})
 
     def _unchanged(self, newest: datetime) -> Mapping[str, Window]:
-        """Return the decoded windows whose changes are missing, or were made from another load of the decoded window or
-        with another declaration, if the topic has a state."""
+        """Return the decoded windows whose changes are missing or lost, or were made from another load of the decoded window
+        or with another declaration, if the topic has a state."""
         d = self.declaration
         if d.state is None:
             return {}

@@ -26,10 +26,10 @@ from platform_assets.errors import (
     FilesLostError,
     NotLoadedError,
 )
-from platform_assets.lake import changes_table, decoded_table, load_log
+from platform_assets.lake import changes_table, decoded_table, holdings, load_log
 from platform_assets.lake.delta_log import Anchor
 from platform_assets.lake.load_log import LoadMetadata
-from platform_assets.lake.location import Lake
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import decisions, followed
 from platform_assets.ledger.entries import EXPIRED, Receipt
 from platform_assets.ledger.erasure_rules import erased_of
@@ -289,7 +289,8 @@ class WindowChanger:
 
 def stale_windows(ledger: Ledger, declaration: TopicDeclaration) -> list[str]:
     """Return, in order, the windows whose changes were made from another load of the decoded window, with another
-    declaration, or before the table started over. Windows whose changes were never made are excluded.
+    declaration, or before the table started over, or were lost with a damaged file. Windows whose changes were never made
+    are excluded.
 
     The result is remembered until the ledger has new entries of one of the two tables. Raises whatever reading the
     ledger raises.
@@ -342,11 +343,20 @@ def _stale(ledger: Ledger, declaration: TopicDeclaration, digest: str) -> list[s
     loads = pc.struct_field(pc.extract_regex(found, _LOAD_ID), "load")
     declared = pc.struct_field(pc.extract_regex(found, _DECLARATION), "declaration")
     # A window without rows loses none, and gets no new version.
-    begun = decoded_table.begun_at(ledger.lake.table(d.changes_table))
-    is_held = pc.or_(pc.equal(own["rows_sum"], 0), pc.greater_equal(own["table_version"], begun)).combine_chunks()
+    folder = ledger.lake.table(d.changes_table)
+    begun = decoded_table.begun_at(folder)
+    is_held = pc.and_(pc.greater_equal(own["table_version"], begun), pc.is_in(own["window"], _held(folder)))
+    is_held = pc.or_(pc.equal(own["rows_sum"], 0), is_held).combine_chunks()
     is_current = pc.and_(pc.equal(loads, decoded["load_id"].combine_chunks()), pc.equal(declared, digest))
     is_current = pc.and_(pc.fill_null(is_current, False), pc.fill_null(is_held, False))
     return sorted(decoded["window"].filter(pc.invert(is_current)).to_pylist())
+
+
+def _held(folder: Folder) -> pa.Array:
+    """Return the windows that have files in a table. A damaged file that windows share takes the rows of all with it, and only
+    the window whose load replaced that file gets a receipt."""
+    files = holdings.actions(folder) if load_log.exists(folder) else None
+    return pa.array([], pa.string()) if files is None else pc.unique(files[holdings.WINDOW].combine_chunks())
 
 
 def unmade(ledger: Ledger, declaration: TopicDeclaration, missing: Collection[str]) -> list[str]:
