@@ -24,6 +24,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
+from benchmarks.bulk import as_shipped
 from benchmarks.memory import most_held
 from benchmarks.rounds import alternate, middle, ratio
 from benchmarks.scenario import Bench, Goal, Measured, at_least, at_most
@@ -67,6 +68,12 @@ _AT_ONCE: Final = 1_000_000
 _DELETED_OF: Final = 20
 """One in so many changes deletes its key."""
 READERS: Final = ("DuckDB", "polars", "Spark")
+_MERGE: Final = """
+MERGE INTO delta.`{table}` AS old USING changed AS new ON old.id = new.id
+WHEN MATCHED AND new.deleted THEN DELETE
+WHEN MATCHED THEN UPDATE SET *
+WHEN NOT MATCHED AND NOT new.deleted THEN INSERT *
+"""
 
 
 @dataclass
@@ -157,11 +164,11 @@ def run(bench: Bench) -> Measured:
     window_bytes = (_written(made.lake, "changes") - _written_first(made)) / windows
     bytes_a_window = window_bytes + (_written(made.lake) - before) / windows
     a_window = sum(loads) / windows + fold / windows
-    seconds |= {"commit a window's changes": loads, "fold of all windows": [fold], "delta-rs merge of a window": merged}
-    seconds |= reads
-    goals.append(
-        at_least("delta-rs merge of a window, relative to a folded one", 10, middle([m / a_window for m in merged]))
-    )
+    seconds |= {"commit a window's changes": loads, "fold of all windows": [fold], **merged, **reads}
+    goals += [
+        at_least(f"{name}, relative to a folded one", 10, middle([each / a_window for each in took]))
+        for name, took in merged.items()
+    ]
     goals.append(Goal("bytes written per window", bytes_a_window / 1e6, 10, True, "MB"))
     goals += of_reads
     held = _memory(bench)
@@ -210,16 +217,32 @@ def _write_ideal(made: Changes, path: Path) -> None:
     write_deltalake(path, rows, target_file_size=DEFAULT_FILE_SIZE)
 
 
-def _merges(bench: Bench, made: Changes, ideal: Path, changed: int) -> list[float]:
-    """Return the seconds that delta-rs takes to merge windows of as many changes into a copy of the state."""
-    copy = bench.root / "merged"
-    write_deltalake(copy, DeltaTable(ideal).to_pyarrow_table(), target_file_size=DEFAULT_FILE_SIZE)
-    found = list[float]()
-    for number in range(bench.pick(3, 3)):
-        rows = made.changed(changed).drop_columns(["topic_id"])
-        found.append(_timed(partial(_merge, copy, rows)))
-        bench.report(f"delta-rs merge {number + 1}: {found[-1]:.1f} s")
+def _merges(bench: Bench, made: Changes, ideal: Path, changed: int) -> dict[str, list[float]]:
+    """Return the seconds that delta-rs and Spark as shipped each take to merge windows of as many changes into a copy of the
+    state."""
+    rows, found = list[pa.Table](), dict[str, list[float]]()
+    for _ in range(4):
+        rows.append(made.changed(changed).drop_columns(["topic_id"]))
+        # The next rows are others. The table of changes never has windows with these hours.
+        made.windows += 1
+    session = cache(partial(as_shipped, bench.remote))
+    for name, merge in {"delta-rs merge": _merge, "Spark's MERGE INTO": partial(_spark_merge, session)}.items():
+        copy, took = bench.root / f"merged-{len(found)}", list[float]()
+        write_deltalake(copy, DeltaTable(ideal).to_pyarrow_table(), target_file_size=DEFAULT_FILE_SIZE)
+        for number, each in enumerate(rows):
+            took.append(_timed(partial(merge, copy, each)))
+            bench.report(f"{name} {number}{'' if number else ' (warm-up)'}: {took[-1]:.1f} s")
+        found[f"{name} of a window"] = took[1:]
+    tables = [pl.scan_delta(str(bench.root / f"merged-{number}")).sort("id").collect() for number in range(2)]
+    if not tables[0].equals(tables[1].select(tables[0].columns)):
+        raise RuntimeError("the merged tables differ: the measurement is invalid")
     return found
+
+
+def _spark_merge(session: Callable[[], SparkSession], path: Path, rows: pa.Table) -> None:
+    spark = session()
+    spark.createDataFrame(rows).createOrReplaceTempView("changed")
+    spark.sql(_MERGE.format(table=path))
 
 
 def _merge(path: Path, rows: pa.Table) -> None:
