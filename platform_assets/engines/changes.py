@@ -215,6 +215,8 @@ class Choice:
             partitions, offsets = chosen[_PARTITION].to_numpy(), chosen[_OFFSET].to_numpy()
             places = {int(p): np.sort(offsets[partitions == p]) for p in np.unique(partitions)}
             found = chosen.filter(pc.not_equal(chosen[_LOW], chosen[_HIGH]))
+            # Threads group keys in any order.
+            found = found.sort_by([(_PARTITION, "ascending"), (_OFFSET, "ascending")])
             several = Figures(chosen.num_rows, found.num_rows, _samples(found))
         others = [(partition, offset) for (_, partition, _), offset in self._of_snapshots.items()]
         for partition, offset in [*others, *([] if self._truncate is None else [self._truncate])]:
@@ -267,7 +269,7 @@ class Choice:
         best = (
             rows.select([*keys, _LOW, _HIGH])
             .append_column(_RANK, pa.array(np.arange(rows.num_rows)))
-            .group_by(keys, use_threads=False)
+            .group_by(keys)
             .aggregate([(_RANK, winner), (_LOW, "min"), (_HIGH, "max")])
         )
         chosen = rows.take(best[f"{_RANK}_{winner}"])

@@ -166,9 +166,11 @@ def blocks(
     for group in range(file.num_row_groups) if groups is None else groups:
         if not may_have(file, group, window):
             continue
-        for block in file.iter_batches(rows_at_once, [group], wanted, use_threads=False):
+        is_only = bool(window) and _only_window(file, group) == window
+        for block in file.iter_batches(rows_at_once, [group], columns if is_only else wanted, use_threads=False):
             found = block.cast(among(whole, block.schema))
-            found = found.filter(pc.equal(found[WINDOW], window) if window else pc.is_null(found[WINDOW]))
+            if not is_only:
+                found = found.filter(pc.equal(found[WINDOW], window) if window else pc.is_null(found[WINDOW]))
             if found.num_rows:
                 yield found if wanted is columns else found.select(columns)
 

@@ -36,11 +36,11 @@ def count_for(size: int, now: int = 1, target: int = BUCKET_BYTES) -> int:
     return count
 
 
-def bucket_of(hashes: Hashes, count: int) -> npt.NDArray[np.int64]:
-    """Return the bucket of each hash, among `count` buckets. Pure."""
+def bucket_of(hashes: Hashes, count: int) -> npt.NDArray[np.uint16]:
+    """Return the bucket of each hash, among `count` buckets, of which there are at most 2^16. Pure."""
     bits = count.bit_length() - 1
-    # A shift by 64 bits is undefined.
-    return (hashes >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(hashes), np.int64)
+    # A shift by 64 bits is undefined. numpy sorts numbers of 16 bits five times as fast as longer ones.
+    return (hashes >> np.uint64(64 - bits)).astype(np.uint16) if bits else np.zeros(len(hashes), np.uint16)
 
 
 class Bucketed:

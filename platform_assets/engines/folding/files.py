@@ -46,10 +46,11 @@ class FileSide:
         names = [_NAME.fullmatch(unquote(path)) for path in self.paths]
         return max((int(name[2]) for name in names if name is not None), default=1)
 
-    def blocks(self) -> Iterator[pa.RecordBatch]:
+    def blocks(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Implement `Side.blocks`. Raises FilesLostError."""
+        columns = self.columns if names is None else pa.schema([self.columns.field(name) for name in names])
         for path in self.paths:
-            yield from state_table.blocks(self.folder, path, self.columns, _BLOCK_ROWS)
+            yield from state_table.blocks(self.folder, path, columns, _BLOCK_ROWS)
 
     def has_buckets(self, count: int) -> bool:
         """Implement `Side.has_buckets`. Another program may have rewritten the files."""
