@@ -184,7 +184,7 @@ def test_changes_of_a_window_that_was_parked_once_are_made_again_like_all_others
     state.fold()
     topic.state = StateDeclaration(("amount",), deletes="none")
     changed = TopicState("orders", topic.state, topic.lake)
-    assert "1 window has changes that were made with earlier columns" in changed.pending().waits
+    assert "1 window has changes that were made with other columns" in changed.pending().waits
 
 
 def test_a_lost_lake_gets_a_state_of_the_restored_changes(platform: Platform, instance: dg.DagsterInstance) -> None:

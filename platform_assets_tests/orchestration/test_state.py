@@ -205,7 +205,7 @@ def test_status_says_what_a_state_waits_for(tmp_path: Path, monkeypatch: pytest.
     assert waits(topic) == ()
     topic.state = replace(STATE, key=("amount",))
     (again,) = state_status.collect(topic.declaration, topic.state, topic.ledger, None).waits_for
-    assert "nothing is folded yet: 4 windows have changes that were made with earlier columns" in again
+    assert "nothing is folded yet: 4 windows have changes that were made with other columns" in again
     assert "the sensor requests these changes, or run `platform-assets load changes/orders --stale`" in again
 
 

@@ -558,7 +558,7 @@ def test_upkeep_and_vacuum_of_the_changes_neither_change_nor_delay_a_fold(tmp_pa
 
 def assert_waits(topic: DecodedTopic, state: TopicState, rows: int) -> None:
     pending = state.pending()
-    assert "earlier columns or an earlier `state:`" in pending.waits
+    assert "other columns or another `state:`" in pending.waits
     assert not pending.is_due
     for rebuild in (False, True):
         with pytest.raises(ChangesOutdatedError, match="left as they are"):

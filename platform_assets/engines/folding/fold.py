@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -287,7 +288,7 @@ class _Truncates:
 
 
 def _is_truncate(rows: pa.RecordBatch | pa.Table, order: FoldOrder) -> Any:
-    return pc.is_null(rows[order.state.key[0]])
+    return reduce(pc.and_, (pc.is_null(rows[name]) for name in order.state.key))
 
 
 def _as(rows: pa.Table, columns: pa.Schema, *, deleted: bool) -> pa.Table:
@@ -372,8 +373,10 @@ class _Present:
 def digests_of(rows: pa.Table) -> Measured:
     """Return the digests of rows of a state, which also cover their windows. Pure."""
     names = [name for name in rows.column_names if name not in ("kafka_partition", "kafka_offset")]
-    found = Measured.of_nothing()
+    found, place = Measured.of_nothing(), f"in_{WINDOW}"
+    while place in names:
+        place = f"in_{place}"
     for block in rows.select(["kafka_partition", "kafka_offset", *names]).to_batches():
         # Digests of windows leave the column out, under its own name.
-        found += measured(block.rename_columns([f"in_{n}" if n == WINDOW else n for n in block.schema.names]))
+        found += measured(block.rename_columns([place if n == WINDOW else n for n in block.schema.names]))
     return found

@@ -152,8 +152,8 @@ class WindowChanger:
             raise ConfigurationError(
                 f"{d.changes_table}: window {decoded.window.key} has offsets of partition {others[0]}, and `snapshots: whole` "
                 "needs a topic with one partition. Leave `snapshots` out under `state`, and compare the table with "
-                f"`platform-assets compare-postgres {d.topic}` after a snapshot; or make the connector's topic again with one "
-                "partition."
+                f"`platform-assets compare-postgres {d.topic}` after a snapshot; or follow the table with another connector "
+                "into a new topic with one partition."
             )
 
     def _once(self, key: str) -> Loaded:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -113,7 +113,7 @@ class Awaited:
     def reason(self) -> str:
         """The reason why a state cannot be made from the changes; an empty text if it can."""
         if self.outdated:
-            what = f"{_have(self.outdated)} changes that were made with earlier columns or an earlier `state:`, or from earlier rows"
+            what = f"{_have(self.outdated)} changes that were made with other columns or another `state:`, or from earlier rows"
             return f"{what}, for example window {self.outdated[0]}"
         if self.missing:
             return f"{_have(self.missing)} no changes, but may be in the state, for example window {self.missing[0]}"
@@ -142,8 +142,9 @@ def awaited(
     # Opened last: each of these loads is then in this version.
     source = ChangesSource.newest(folder)
     begun = decoded_table.begun_at(folder)
-    wanted = {row["window"] for row in decoded if row["table_version"] is not None and row["rows"]}
-    wanted -= {row["window"] for row in decoded if row["kind"] == EXPIRED}
+    can_be_made = {row["window"] for row in decoded if row["table_version"] is not None}
+    can_be_made -= {row["window"] for row in decoded if row["kind"] == EXPIRED}
+    wanted = can_be_made & {row["window"] for row in decoded if row["rows"]}
     newest = {row["window"]: row["load_id"] for row in decoded} if from_all else {}
     outdated = set[str]()
     for row in made:
@@ -152,6 +153,8 @@ def awaited(
         is_old = declared != declaration or newest.get(row["window"], load_id) != load_id
         if row["kind"] != EXPIRED and (is_lost or is_old):
             outdated.add(row["window"])
+    # Those that have rows, and those that get some.
+    outdated &= wanted | (can_be_made & {row["window"] for row in made if row["rows"]})
     missing = set[str]()
     if from_all:
         # A damaged file that windows share takes the rows of all with it. Receipts do not tell.
@@ -161,8 +164,21 @@ def awaited(
         parked = {window for parking in parkings.values() for window in parking.parked}
         missing = wanted - ({row["window"] for row in made} - lost) - parked
     if begun:
-        return source, Awaited(tuple(sorted(wanted & (outdated | missing))), ())
-    return source, Awaited(tuple(sorted(wanted & outdated)), tuple(sorted(w for w in missing if w <= through)))
+        return source, Awaited(tuple(sorted(outdated | missing)), ())
+    return source, Awaited(tuple(sorted(outdated)), tuple(sorted(w for w in missing if w <= through)))
+
+
+def of_other_declaration(ledger: Ledger, topic: str, declaration: str, newest: Mapping[str, ChangesLoad]) -> Awaited:
+    """Return, among windows whose newest loads are `newest`, those whose changes were made for another declaration than the one
+    with the digest `declaration`."""
+    declared = {window: load.declaration for window, load in newest.items()}
+    columns = ["window", "load_id", "made_from"]
+    for row in ledger.commit_rows(TableRef("changes", topic), sorted(newest), columns=columns).to_pylist():
+        # A receipt may be of an earlier load. That of the newest one is written again if its changes stay the same for
+        # another declaration.
+        if row["load_id"] == newest[row["window"]].load_id:
+            declared[row["window"]] = _made_from(row["made_from"])[0]
+    return Awaited(tuple(sorted(w for w, made in declared.items() if made is not None and made != declaration)), ())
 
 
 def _made_from(text: str | None) -> tuple[str | None, str | None]:
@@ -180,7 +196,10 @@ def _load_of(commit: Commit) -> ChangesLoad | None:
             raise UnknownChangeError(
                 f"changes of other windows were lost with damaged files in version {commit.version}"
             )
-        return ChangesLoad(commit.version, metadata.window.key, bool(commit.removes), bool(metadata.erased))
+        declared = None if metadata.made_from is None else metadata.made_from.declaration
+        return ChangesLoad(
+            commit.version, metadata.window.key, bool(commit.removes), bool(metadata.erased), metadata.load_id, declared
+        )
     if decoded_table.is_start_over(commit.user_metadata):
         raise UnknownChangeError(f"columns changed, so the table of changes started over in version {commit.version}")
     is_ours = Fence.from_json(commit.user_metadata) or Expiry.from_json(commit.user_metadata)

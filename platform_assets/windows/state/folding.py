@@ -34,7 +34,12 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Digest
 from platform_assets.model.logs import logger
 from platform_assets.model.state import StateDeclaration
-from platform_assets.windows.state.changes_source import ChangesSource, UnknownChangeError, awaited
+from platform_assets.windows.state.changes_source import (
+    ChangesSource,
+    UnknownChangeError,
+    awaited,
+    of_other_declaration,
+)
 from platform_assets.windows.state.collecting import collectable, has_deletes_up_to
 from platform_assets.windows.state.pending import FoldPlan, plan
 
@@ -379,6 +384,10 @@ class TopicState:
         if planned.rebuild or planned.replaces or planned.is_late:
             source, waits = self._awaited(from_all=bool(planned.rebuild), through=_through(live, dead))
             planned = replace(self._plan(live, dead, history, source), waits=waits)
+        if planned.newest and not planned.rebuild and not planned.waits:
+            # A run of another version of the code may have made these changes.
+            found = of_other_declaration(Ledger(self.lake), self.topic, self.declared.digest, planned.newest)
+            planned = replace(planned, waits=found.reason)
         return StateTables(live, dead, source, planned, history)
 
     def _collectable(self) -> str:

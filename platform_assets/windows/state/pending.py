@@ -8,8 +8,8 @@ older table may have lost a key to the replaced rows, and the newer table, which
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from platform_assets.model.snapshots import Attempt, Position, merged, swept_to
 
@@ -17,12 +17,15 @@ from platform_assets.model.snapshots import Attempt, Position, merged, swept_to
 @dataclass(frozen=True, slots=True)
 class ChangesLoad:
     """A load of changes: the version of its commit, its window, and whether it replaced rows of an earlier load of the
-    window. `erases` is true if it removed erased records, whose values must not stay in past files of the state."""
+    window. `erases` is true if it removed erased records, whose values must not stay in past files of the state.
+    `declaration` is the digest of the `state:` by which the changes were made, or None if the commit does not tell."""
 
     version: int
     window: str
     replaces: bool
     erases: bool = False
+    load_id: str = ""
+    declaration: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,8 @@ class FoldPlan:
     """The windows to fold. If `rebuild` is not empty, it is the reason why the state is to be made from all changes. If
     `waits` is not empty, it is the reason why nothing can be folded yet. Deleted keys are collected up to the window
     `collected`; `is_late` is true if the windows to fold include one up to it. `snapshots` are the known attempts
-    at a snapshot, and `swept` is the position before which these have deleted all keys."""
+    at a snapshot, and `swept` is the position before which these have deleted all keys. `newest` has the newest load of
+    each window to fold."""
 
     windows: frozenset[str]
     rebuild: str = ""
@@ -41,6 +45,7 @@ class FoldPlan:
     is_late: bool = False
     snapshots: tuple[Attempt, ...] = ()
     swept: Position | None = None
+    newest: Mapping[str, ChangesLoad] = field(default_factory=dict)
 
 
 def plan(
@@ -50,7 +55,7 @@ def plan(
     collected: str = "",
     snapshots: Collection[Sequence[Attempt]] = (),
 ) -> FoldPlan:
-    """Plan a fold of `loads`, which are all loads after the least of the `versions` of the table of changes from which the
+    """Plan a fold of `loads`, which are, in order, all loads after the least of the `versions` of the table of changes from which the
     state's tables follow. The last truncate in these is in one of the windows `truncated`, and deleted keys are collected
     up to the window `collected`. `snapshots` are the attempts that each of the tables knows."""
     windows = frozenset(load.window for load in loads)
@@ -77,4 +82,5 @@ def plan(
         is_late=any(window <= collected for window in windows),
         snapshots=attempts,
         swept=max((each for each in map(swept_to, snapshots) if each is not None), default=None),
+        newest={load.window: load for load in loads},
     )
