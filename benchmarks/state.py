@@ -226,7 +226,11 @@ def _merges(bench: Bench, made: Changes, ideal: Path, changed: int) -> dict[str,
         # The next rows are others. The table of changes never has windows with these hours.
         made.windows += 1
     session = cache(partial(as_shipped, bench.remote))
-    for name, merge in {"delta-rs merge": _merge, "Spark's MERGE INTO": partial(_spark_merge, session)}.items():
+    contenders: Mapping[str, Callable[[Path, pa.Table], None]] = {
+        "delta-rs merge": _merge,
+        "Spark's MERGE INTO": partial(_spark_merge, session),
+    }
+    for name, merge in contenders.items():
         copy, took = bench.root / f"merged-{len(found)}", list[float]()
         write_deltalake(copy, DeltaTable(ideal).to_pyarrow_table(), target_file_size=DEFAULT_FILE_SIZE)
         for number, each in enumerate(rows):

@@ -21,6 +21,7 @@ from platform_assets.model.state import (
     NO_KEY,
     NO_VALUE,
     NO_VERSION,
+    OTHER_KEY,
     REFUSED,
     SEVERAL_PARTITIONS,
     SUPERSEDED,
@@ -38,6 +39,8 @@ _REMEDY: Final[Mapping[str, str]] = {
     NO_VALUE: "The state has no deletes, so these tombstones change nothing. If they delete keys, use `deletes: tombstone`.",
     NO_KEY: "Fix the producer, or repair the records with `repairs:`. If another column identifies a row, correct `state: key`.",
     NO_VERSION: "Fix the producer, or repair the records with `repairs:`. If versions are optional, use `order: position`.",
+    OTHER_KEY: "A tombstone or an event that deletes a row takes the row's key from the record's key, so it would delete "
+    "another row, or none. Correct `key:` under `decode`, or the producer, and load the windows again.",
     SEVERAL_PARTITIONS: "Send the records of a key to one partition. After partitions were added, this only affects the window "
     "with the first records in new partitions.",
     TRUNCATE: "The rows that the truncate removed from the database are still in the state: in a topic with one partition, it "
@@ -125,11 +128,11 @@ def conserved(
 
 def placed(windows: Windows) -> CheckResult:
     """Check that each decoded record has a place in the state: a key, a value unless it deletes its key, and a version
-    if one is declared. The others are in no row of the state and are listed, like keys whose records have no order that
-    a producer chose, because they are in several partitions."""
+    if one is declared. The others are in no row of the state and are listed. So are records whose own key is not that of
+    their row, and keys whose records have no order that a producer chose, because they are in several partitions."""
     table, found = windows.of_changes.table, list[Finding]()
     for key, receipt in sorted(windows.changes.items()):
-        for name in (*REFUSED, SEVERAL_PARTITIONS):
+        for name in (*REFUSED, OTHER_KEY, SEVERAL_PARTITIONS):
             if receipt.figures is None or name not in receipt.figures:
                 continue
             of = receipt.figures[name]
@@ -152,13 +155,15 @@ def placed(windows: Windows) -> CheckResult:
             f"; {counted(several, 'key')} had records in several partitions of a window, between which the order is fixed but "
             "arbitrary"
         )
-    figures = (("refused", refused), ("keys_in_several_partitions", several))
+    if others := _figure(windows, OTHER_KEY):
+        headline += f"; {counted(others, 'record')} {OTHER_KEY}"
+    figures = (("refused", refused), ("other_key", others), ("keys_in_several_partitions", several))
     return CheckResult(PLACED, table, tuple(found), headline, figures)
 
 
-def has_truncates(windows: Windows) -> bool:
-    """Return True if the state has rows that a truncate may have removed from the database."""
-    return _figure(windows, TRUNCATE) > 0
+def misses_deletes(windows: Windows) -> bool:
+    """Return True if the state has rows that a truncate may have deleted, or that a delete with their record's key would miss."""
+    return _figure(windows, TRUNCATE) > 0 or _figure(windows, OTHER_KEY) > 0
 
 
 def audit(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +38,7 @@ from platform_assets.model.state import (
     NO_KEY,
     NO_VALUE,
     NO_VERSION,
+    OTHER_KEY,
     RECORD_KEY,
     SEVERAL_PARTITIONS,
     SUPERSEDED,
@@ -163,6 +165,7 @@ class Choice:
     _waiting_rows: int = 0
     _rows: int = 0
     _refused: dict[str, Figures] = field(default_factory=dict)
+    _noted: dict[str, Figures] = field(default_factory=dict)
     _truncate: tuple[int, int] | None = None
     """Partition and offset of the last truncate."""
     _of_snapshots: dict[tuple[bool, int, int], int] = field(default_factory=dict)
@@ -196,6 +199,7 @@ class Choice:
             return
         if self.state.has_sweeps:
             self._note_snapshots(rows)
+        self._note_other_keys(rows)
         found = {f"key{number}": key for number, key in enumerate(key_columns(rows, self.state))}
         if self.state.version is not None:
             found[_VERSION] = rows[self.state.version]
@@ -228,7 +232,8 @@ class Choice:
         """Return the figures that are not zero, but always the number of superseded records."""
         refused = sum(figures.failing for figures in self._refused.values())
         found = {SUPERSEDED: Figures(self._rows, self._rows - refused - chosen), SEVERAL_PARTITIONS: several}
-        return {name: f for name, f in {**found, **self._refused}.items() if f.failing or name == SUPERSEDED}
+        found |= self._noted | self._refused
+        return {name: f for name, f in found.items() if f.failing or name == SUPERSEDED}
 
     def _without_truncates(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         truncates = truncates_of(rows, self.state)
@@ -247,14 +252,26 @@ class Choice:
                 place = (is_end, row["partition"], row["lsn"])
                 self._of_snapshots[place] = min(row["offset_min"], self._of_snapshots.get(place, row["offset_min"]))
 
+    def _note_other_keys(self, rows: pa.RecordBatch) -> None:
+        """Count the rows whose record has another key: a delete with that key would not reach them."""
+        parts = record_keys(rows, self.state)
+        if not parts:
+            return
+        differ = [pc.not_equal(part, rows[name]) for name, part in zip(self.state.key, parts, strict=True)]
+        kept = pc.invert(deletes_of(rows, self.state))
+        self._note(rows, pc.and_(kept, pc.fill_null(reduce(pc.or_kleene, differ), False)), OTHER_KEY, self._noted)
+
+    def _note(self, rows: pa.RecordBatch, which: pa.BooleanArray, name: str, among: dict[str, Figures]) -> int:
+        """Add the rows for which `which` is true to a figure. Return their number."""
+        number: int = which.true_count
+        if number:
+            found = Figures(0, number, _samples(in_order(rows.filter(which).select([_PARTITION, _OFFSET]))))
+            among[name] = among.get(name, Figures()) + found
+        return number
+
     def _without(self, rows: pa.RecordBatch, refused: pa.BooleanArray, name: str) -> pa.RecordBatch:
         """Return the rows that are not refused, and count the others."""
-        number = refused.true_count
-        if not number:
-            return rows
-        lost = Figures(0, number, _samples(in_order(rows.filter(refused).select([_PARTITION, _OFFSET]))))
-        self._refused[name] = self._refused.get(name, Figures()) + lost
-        return rows.filter(pc.invert(refused))
+        return rows.filter(pc.invert(refused)) if self._note(rows, refused, name, self._refused) else rows
 
     def _choose(self) -> None:
         if not self._waiting:
@@ -284,14 +301,21 @@ def key_columns(rows: pa.RecordBatch, state: StateDeclaration) -> list[pa.Array]
     A record without a key can only delete a row whose columns it contains. The record's key comes first, because an
     event may contain other values than the row's in columns outside of the replica identity.
     """
-    if not state.has_deletes or RECORD_KEY in state.key:
+    parts, deletes = record_keys(rows, state), deletes_of(rows, state)
+    if not parts:
         return [rows[name] for name in state.key]
-    key, deletes = rows[RECORD_KEY], deletes_of(rows, state)
-    parts = [pc.struct_field(key, name) if pa.types.is_struct(key.type) else key for name in state.key]
     return [
         pc.if_else(deletes, pc.coalesce(part, rows[name]), rows[name])
         for name, part in zip(state.key, parts, strict=True)
     ]
+
+
+def record_keys(rows: pa.RecordBatch, state: StateDeclaration) -> list[pa.Array]:
+    """Return the key columns according to the keys of the records; none if the state does not use these, or nothing else. Pure."""
+    if not state.has_deletes or RECORD_KEY in state.key:
+        return []
+    key = rows[RECORD_KEY]
+    return [pc.struct_field(key, name) if pa.types.is_struct(key.type) else key for name in state.key]
 
 
 def deletes_of(rows: pa.RecordBatch, state: StateDeclaration) -> pa.BooleanArray:

@@ -39,12 +39,14 @@ NO_VALUE: Final = "without a value"
 NO_KEY: Final = "without a key"
 NO_VERSION: Final = "without a version"
 TRUNCATE: Final = "of a truncate, in a topic with several partitions"
+OTHER_KEY: Final = "with other values in the record's key than in the row"
 SEVERAL_PARTITIONS: Final = "keys in several partitions"
 """Names of the figures of a window. superseded: records that another record of their key replaces; without a value:
 tombstones of a topic whose state has no deletes; without a key: records with a null in a key column; without a version:
 records with a null in the version column; of a truncate: change events that delete all rows of a table in the
 database, but no key of the state, because nothing tells which records of other partitions come before them; keys in
-several partitions: keys with records in more than one partition, between which the order is fixed but arbitrary."""
+several partitions: keys with records in more than one partition, between which the order is fixed but arbitrary; with other
+values in the record's key: records of a row whose deletes, which have the record's key, would reach another row."""
 REFUSED: Final = (NO_VALUE, NO_KEY, NO_VERSION, TRUNCATE)
 """Figures of records that are in no row and that no other record replaces: dead letters of the state."""
 

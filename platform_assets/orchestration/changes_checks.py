@@ -36,7 +36,7 @@ def build_checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
             checks.PLACED,
             asset=asset,
             description="Each decoded record has a place in the state: a key, a value unless it deletes its key, and a "
-            "version if one is declared.",
+            "version if one is declared. The record's own key is that of its row.",
         ),
     ]
 
@@ -72,8 +72,8 @@ def results(
 
     windows = checks.windows_of(declaration, ledger, keys, budget)
     yield _result(asset, checks.conserved(windows, in_flight), error=True)
-    # A record without a place is missing from the state. Only after a truncate are there rows that should not be there.
-    yield _result(asset, checks.placed(windows), error=checks.has_truncates(windows))
+    # A record without a place is missing from the state. Rows that should not be there are an error.
+    yield _result(asset, checks.placed(windows), error=checks.misses_deletes(windows))
 
 
 def after_empty_windows(

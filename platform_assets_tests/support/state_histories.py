@@ -4,7 +4,7 @@ dictionary gives."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -97,8 +97,8 @@ class MemorySide:
     rows: pa.Table
     new: list[pa.Table] = field(default_factory=list)
 
-    def blocks(self) -> Iterator[pa.RecordBatch]:
-        yield from self.rows.to_batches()
+    def blocks(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        yield from self.rows.select(self.columns.names if names is None else list(names)).to_batches()
 
     def has_buckets(self, count: int) -> bool:
         return False

@@ -21,7 +21,15 @@ from platform_assets.ledger.entries import EXPIRED
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.offsets import OffsetRange
-from platform_assets.model.state import NO_KEY, NO_VALUE, NO_VERSION, SEVERAL_PARTITIONS, SUPERSEDED, StateDeclaration
+from platform_assets.model.state import (
+    NO_KEY,
+    NO_VALUE,
+    NO_VERSION,
+    OTHER_KEY,
+    SEVERAL_PARTITIONS,
+    SUPERSEDED,
+    StateDeclaration,
+)
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.change.changing import WindowChanger, stale_windows
 from platform_assets.windows.recover.rebuild_decoded import rebuild_changes
@@ -205,6 +213,24 @@ def test_keys_in_several_partitions_are_counted(tmp_path: Path) -> None:
     assert [f.detail for f in found.findings] == [
         "1 key with records in several partitions, for example partition 1 offset 0"
     ]
+
+
+def test_records_whose_key_is_not_that_of_their_row_are_counted(tmp_path: Path) -> None:
+    """A tombstone with the same record key would delete another row, or none."""
+    topic = topic_of(tmp_path)
+    wrong = Keyed(Sent(9, "a").record.key, Sent(1, "a", 1, 1).record.value)
+    (key,) = topic.load([Sent(2, "a", 1, 2).record, wrong, Sent(3, "a").record])
+    topic.decode()
+    receipt = topic.changer.make(key).receipt
+    assert receipt.rows == 3
+    windows = checks.windows_of(topic.declaration, topic.ledger)
+    found, place = checks.placed(windows), topic.windows[0].ranges.by_partition[0].start + 1
+    assert checks.misses_deletes(windows)
+    assert [f.detail for f in found.findings] == [f"1 record {OTHER_KEY}, for example partition 0 offset {place}"]
+    assert checks.conserved(windows).passed
+    topic.state = replace(LAST, deletes="none")
+    topic.changer.make(key)
+    assert not checks.misses_deletes(checks.windows_of(topic.declaration, topic.ledger))
 
 
 def test_a_window_made_again_is_unchanged_or_repaired(tmp_path: Path) -> None:
