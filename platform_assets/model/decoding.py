@@ -13,7 +13,7 @@ from typing import Any, Final
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.expectations import Expectation
 
-CODE_VERSION: Final = 4
+CODE_VERSION: Final = 5
 """Version of the decoders' results: of values, and of the texts in dead letters, which the digests cover too.
 
 A release that changes results raises this version, so that windows are deliberately decoded again.

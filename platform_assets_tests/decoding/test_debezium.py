@@ -279,6 +279,29 @@ def test_a_null_array_may_stand_for_an_unchanged_one_unless_the_row_before_was_s
     assert is_fast(schema, *whole)
 
 
+@pytest.mark.parametrize("mode", ["base64", "base64-url-safe"])
+def test_null_may_stand_for_unchanged_bytes_in_base64_and_for_an_unchanged_object(mode: str) -> None:
+    schema, connector = "id INT, a BINARY, b STRUCT<srid: INT, wkb: STRING>", {"binary.handling.mode": mode}
+    row = {"id": 1, "a": "3q2+7w==" if mode == "base64" else "3q2-7w==", "b": {"srid": 1, "wkb": ""}}
+    for name in ("a", "b"):
+        found = letter(schema, event("u", after={**row, name: None}), connector=connector)
+        assert found[:2] == ("missing", f"$.after.{name}")
+        assert "IDENTITY FULL" in found[2]
+    null = {**row, "a": None, "b": None}
+    whole = [event("u", before=row, after=null), event("c", after=null), event("u", after=row)]
+    assert [each["a"] for each in rows(schema, *whole, connector=connector)] == [None, None, b"\xde\xad\xbe\xef"]
+    assert is_fast(schema, *whole, connector=connector)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("BINARY", "bytes"), ("BINARY", "hex"), ("STRUCT<x: DOUBLE, y: DOUBLE>", "base64")]
+)
+def test_null_is_null_if_the_connector_has_a_placeholder_or_the_value_is_never_toasted(kind: str, mode: str) -> None:
+    value, connector = event("u", after={"id": 1, "a": None}), {"binary.handling.mode": mode}
+    assert rows(f"id INT, a {kind}", value, connector=connector)[0]["a"] is None
+    assert is_fast(f"id INT, a {kind}", value, connector=connector)
+
+
 def test_an_array_of_true_may_stand_for_an_unchanged_one_unless_the_row_before_was_sent() -> None:
     row = {"a": [True] * len(UNSENT)}
     assert letter("a ARRAY<BOOLEAN>", event("u", after=row))[:2] == ("missing", "$.after.a")

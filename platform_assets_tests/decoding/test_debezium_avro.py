@@ -248,6 +248,27 @@ def test_a_schema_that_contradicts_the_declaration_is_a_dead_letter(schema: str,
     assert found.columns["change_operation"].to_pylist() == [None, None, "t", None]
 
 
+@pytest.mark.parametrize(
+    ("schema", "kind", "mode", "is_dead"),
+    [
+        ("BINARY", TEXT, "base64", True),
+        ("BINARY", TEXT, "base64-url-safe", True),
+        ("BINARY", TEXT, "hex", False),
+        ("BINARY", typed("bytes"), "base64", False),
+        ("STRUCT<wkb: BINARY>", struct_of("n.G", {"wkb": typed("bytes")}), "bytes", True),
+    ],
+)
+def test_null_may_stand_for_an_unchanged_value(schema: str, kind: Connect, mode: str, is_dead: bool) -> None:
+    row = {"id": LONG, "a": kind}
+    null = {"id": 1, "a": None}
+    decoder = of(f"id BIGINT, a {schema}", row, connector={"binary.handling.mode": mode})
+    whole = [avro_event(row, "c", None, null), avro_event(row, "u", null, null)]
+    found = decoded(decoder, [avro_event(row, "u", None, null), *whole])
+    places = [(each["row"], each["reason"], each["place"]) for each in found.dead.to_pylist()]
+    assert places == ([(0, "missing", "$.after.a")] if is_dead else [])
+    assert is_fast(decoder, *whole)
+
+
 def test_logical_types_count_without_names_of_connect() -> None:
     """The converters write no names with `connect.meta.data: false`."""
     schema = json.dumps(

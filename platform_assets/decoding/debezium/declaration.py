@@ -43,6 +43,9 @@ _MODES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 _UNAVAILABLE: Final = "__debezium_unavailable_value"
 _WITH_PLACEHOLDER: Final = (pa.string(), pa.binary(), pa.int32(), pa.int64())
 """Types of elements of arrays for which the connector has a placeholder."""
+_WITHOUT_PLACEHOLDER: Final = ("base64", "base64-url-safe")
+"""Modes of bytes in which the connector has no placeholder."""
+_OF_POINT: Final = frozenset({"x", "y"})
 EXACT_DIGITS: Final = 15
 """Number of decimal digits that survive a conversion to a double and back."""
 NANOS_PER_UNIT: Final = MappingProxyType({"connect": 1_000_000, "nanoseconds": 1})
@@ -115,8 +118,13 @@ class Declared:
 
     def may_be_unsent(self, kind: pa.DataType) -> bool:
         """Return True if the connector may write null for a TOASTed value that was not sent. It has no placeholder for
-        arrays of these types."""
-        return bool(pa.types.is_list(kind)) and not any(each in _WITH_PLACEHOLDER for each in leaves(kind.value_type))
+        these types of arrays, for bytes in base64, and for objects such as PostGIS' geometry."""
+        if pa.types.is_list(kind):
+            return not any(each in _WITH_PLACEHOLDER for each in leaves(kind.value_type))
+        if pa.types.is_struct(kind):
+            # A point always has 16 bytes, which are never TOASTed.
+            return not {kind.field(index).name for index in range(kind.num_fields)} >= _OF_POINT
+        return bool(pa.types.is_binary(kind)) and self.binary in _WITHOUT_PLACEHOLDER
 
 
 def placeholder_bytes(written: str) -> bytes:

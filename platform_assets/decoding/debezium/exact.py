@@ -97,10 +97,11 @@ class Columns(NamedTuple):
 def columns_of(d: Declared, settings: Callable[[pa.Field], tuple[Declared, int]]) -> Columns:
     """Return the columns of the row. `settings` returns the modes with which a column's values are written, and the
     number of nanoseconds in the unit of its timestamps."""
-    each = [
-        _Column(field.name, field.nullable, d.may_be_unsent(field.type), reader(field.type, scalars(*settings(field))))
-        for field in d.row
-    ]
+    each = []
+    for field in d.row:
+        own, unit = settings(field)
+        read = reader(field.type, scalars(own, unit))
+        each.append(_Column(field.name, field.nullable, own.may_be_unsent(field.type), read))
     return Columns(each, d.placeholders(), d.placeholder_bytes)
 
 
@@ -166,7 +167,7 @@ def _row(image: dict[str, Any], columns: Columns, *, is_delete: bool, is_whole: 
             if may_be_unsent and not is_whole:
                 raise Fault(
                     "missing",
-                    f"is null or was not sent: for an unchanged TOASTed array of this type, the connector writes null. {_REMEDY}",
+                    f"is null or was not sent: for an unchanged TOASTed value of this type, the connector writes null. {_REMEDY}",
                     name,
                 )
             row[name] = None

@@ -185,13 +185,14 @@ class EventDecoder:
         fields = {} if images is None else dict(zip(images.type.names, images.flatten(), strict=True))
         columns = []
         for field in d.row:
+            own, unit = self._settings(field)
             if field.name not in fields or self._mismatch:
                 column = pa.nulls(len(read), field.type)
             else:
-                column, marks = shaped(fields[field.name], self._row[field.name], field.type, *self._settings(field))
+                column, marks = shaped(fields[field.name], self._row[field.name], field.type, own, unit)
                 undecided[marks] = 1
                 undecided[with_placeholders(fields[field.name], self._columns.placeholders)] = 1
-            mark_unclear(column, field, d, operations, partial, undecided)
+            mark_unclear(column, field, own, operations, partial, undecided)
             columns.append(column)
         columns += facts(self._source(parts, len(read), undecided), operations, undecided)
         return columns, self._rescued_of(fields, has_row & (undecided == 0)), is_event & (undecided != 0)
