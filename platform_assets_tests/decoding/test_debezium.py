@@ -372,6 +372,10 @@ _MILLI = {"type": "int64", "name": "io.debezium.time.Timestamp"}
         ("a TIMESTAMP", _MICRO, 1, {"milliseconds": ["a"]}, "`milliseconds`"),
         ("a TIMESTAMP", _MICRO, 1, {"connector": {"time.precision.mode": "connect"}}, "`time.precision.mode`"),
         ("a DATE", _MILLI, 1, {}, "declare TIMESTAMP"),
+        ("a BINARY", {"type": "string"}, "00112233", {}, "`binary.handling.mode` is bytes: set it"),
+        ("a ARRAY<BINARY>", {"type": "array", "items": {"type": "string"}}, ["00112233"], {}, "or declare STRING"),
+        ("a BINARY", {"type": "bytes"}, "00112233", {"connector": {"binary.handling.mode": "hex"}}, "is hex: set it"),
+        ("a BINARY", {"type": "bytes"}, "AAAA", {"connector": {"binary.handling.mode": "base64-url-safe"}}, "in base64, but"),
     ],
 )  # fmt: skip
 def test_a_schema_that_contradicts_the_declaration_is_a_dead_letter(
@@ -392,6 +396,15 @@ def test_a_schema_that_contradicts_the_declaration_is_a_dead_letter(
         ("a TIMESTAMP", {"type": "string", "name": "io.debezium.time.ZonedTimestamp"}, "2024-02-29T00:00:00Z", {}),
         ("a BIGINT", _MICRO, 1, {}),
         ("a DATE", {"type": "int32", "name": "io.debezium.time.Date"}, 1, {}),
+        ("a BINARY", {"type": "bytes"}, "00112233", {}),
+        (
+            "a BINARY",
+            {"type": "bytes", "name": "io.debezium.data.Bits"},
+            "AQE=",
+            {"connector": {"binary.handling.mode": "base64"}},
+        ),
+        ("a BINARY", {"type": "string"}, "00112233", {"connector": {"binary.handling.mode": "hex"}}),
+        ("a BINARY", {"type": "string"}, "AQE=", {"connector": {"binary.handling.mode": "base64"}}),
     ],
 )
 def test_a_schema_that_agrees_with_the_declaration_costs_no_exact_decoding(

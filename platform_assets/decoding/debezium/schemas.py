@@ -1,4 +1,5 @@
-"""Comparison of the schema in a message with the declaration: the scale of decimals, and the units of times.
+"""Comparison of the schema in a message with the declaration: the scale of decimals, the units of times, and the form of
+bytes.
 
 Values are read as the declaration says. The schema, if the converter writes it, tells what they are.
 """
@@ -149,6 +150,8 @@ def _detail(field: Any, kind: pa.DataType, d: Declared, unit: int) -> str | None
     name, wire = field.get("name"), field.get("type")
     if pa.types.is_decimal(kind):
         return _of_decimal(field, kind, d)
+    if pa.types.is_binary(kind):
+        return _of_binary(wire, d)
     if pa.types.is_string(kind) and name == DECIMAL:
         return f"the message's schema says {DECIMAL}, but the column is STRING: declare DECIMAL"
     is_number = wire in ("int32", "int64") and isinstance(name, str) and name.startswith(_TIMES)
@@ -159,6 +162,20 @@ def _detail(field: Any, kind: pa.DataType, d: Declared, unit: int) -> str | None
         )
     if pa.types.is_date(kind) and is_number and name not in _DAYS:
         return f"the message's schema says {name}, but the column is DATE: declare TIMESTAMP, INT or BIGINT"
+    return None
+
+
+def _of_binary(wire: Any, d: Declared) -> str | None:
+    if wire == "string" and d.binary == "bytes":
+        return (
+            f"the message's schema says string, but `{BYTES}` is bytes: set it under `connector` to the connector's (base64, "
+            "base64-url-safe or hex), or declare STRING"
+        )
+    if wire == "bytes" and d.binary in ("base64-url-safe", "hex"):
+        return (
+            f"the message's schema says bytes, which are in base64, but `{BYTES}` is {d.binary}: set it under `connector` to "
+            "the connector's, or declare STRING"
+        )
     return None
 
 
