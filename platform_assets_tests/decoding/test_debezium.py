@@ -305,8 +305,10 @@ def test_null_is_null_if_the_connector_has_a_placeholder_or_the_value_is_never_t
 def test_an_array_of_true_may_stand_for_an_unchanged_one_unless_the_row_before_was_sent() -> None:
     row = {"a": [True] * len(UNSENT)}
     assert letter("a ARRAY<BOOLEAN>", event("u", after=row))[:2] == ("missing", "$.after.a")
-    for value in (event("u", before=row, after=row), event("c", after=row)):
+    for value in (event("u", before=row, after=row), event("u", before={"a": []}, after=row), event("c", after=row)):
         assert rows("a ARRAY<BOOLEAN>", value)[0]["a"] == row["a"]
+    of_index = event("u", before={"id": 1, "a": None}, after={"id": 2, **row})
+    assert letter("id INT, a ARRAY<BOOLEAN>", of_index)[:2] == ("missing", "$.after.a")
     assert is_fast("a ARRAY<BOOLEAN>", event("u", after={"a": [True, False]}))
 
 

@@ -143,17 +143,17 @@ def change_of(
         wrong = mismatched()
         if wrong is not None:
             raise Fault("wrong_type", wrong[1], wrong[0])
-        is_whole = operation != UPDATE or document.get("before") is not None
-        row, lacking = _row(found, columns, is_delete=operation == DELETE, is_whole=is_whole)
+        before = document.get("before") if operation == UPDATE else found
+        row, lacking = _row(found, columns, before, is_delete=operation == DELETE)
     except Fault as fault:
         fault.parts.append(image)
         raise
     return {**row, **facts}, image if lacking else None
 
 
-def _row(image: dict[str, Any], columns: Columns, *, is_delete: bool, is_whole: bool) -> tuple[dict[str, Any], bool]:
-    """Return the columns of the row, and True if the row has undeclared fields. If `is_whole` is false, the row may lack
-    TOASTed values."""
+def _row(image: dict[str, Any], columns: Columns, before: Any, *, is_delete: bool) -> tuple[dict[str, Any], bool]:
+    """Return the columns of the row, and True if the row has undeclared fields. `before` is the row before an update, and
+    otherwise the row itself. If it is None, the row may lack TOASTed values."""
     _refuse_twice(image)
     placeholders, content = columns.placeholders, columns.content
     row: dict[str, Any] = {}
@@ -164,7 +164,7 @@ def _row(image: dict[str, Any], columns: Columns, *, is_delete: bool, is_whole: 
         if value is None:
             if not nullable and not is_delete:
                 raise Fault("missing", "is null, but required" if name in image else "is absent, but required", name)
-            if may_be_unsent and not is_whole:
+            if may_be_unsent and before is None:
                 raise Fault(
                     "missing",
                     f"is null or was not sent: for an unchanged TOASTed value of this type, the connector writes null. {_REMEDY}",
@@ -180,8 +180,10 @@ def _row(image: dict[str, Any], columns: Columns, *, is_delete: bool, is_whole: 
             fault.parts.append(name)
             raise
         if type(found) is list and len(found) == len(content):
-            # Each byte becomes true in an array of booleans, and so do elements of a row that was sent whole.
-            all_true = not is_whole and all(each is True for each in found)
+            # Each byte becomes true in an array of booleans, and so do elements of a row that was sent whole. The row before
+            # may have only the columns of an index.
+            is_known = isinstance(before, Mapping) and before.get(name) is not None
+            all_true = not is_known and all(each is True for each in found)
             if all_true or are_bytes(found, content):
                 raise _unsent(name)
     return row, seen.lacking or there < len(image)
