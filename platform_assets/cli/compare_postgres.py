@@ -14,13 +14,14 @@ from platform_assets.errors import PlatformError
 from platform_assets.terminal import console, echo, echo_error, echo_json
 
 if TYPE_CHECKING:
-    from platform_assets.checks.postgres.comparing import Comparison, Difference
+    from platform_assets.checks.postgres.comparing import Comparison, Difference, Kind
 
 JSON_VERSION: Final = 1
 _KEPT: Final = 1_000
 _MOST: Final = 1_000_000
 EXIT_CODES: Final = {"equal": 0, "different": 1, "undecided": 2}
 _SHOWN: Final = 20
+_KINDS: Final[tuple[Kind, ...]] = ("missing", "extra", "different", "undecided")
 
 
 @click.command()
@@ -141,10 +142,10 @@ def to_json(found: Comparison) -> dict[str, object]:
         "key": list(found.key),
         "columns": list(found.columns),
         "not_compared": found.not_compared,
-        "counts": {kind: found.counts[kind] for kind in ("missing", "extra", "different")},
+        "counts": {kind: found.counts[kind] for kind in _KINDS},
         "limit": found.limit,
         "differences": [_difference(each) for each in found.differences],
-        "reasons": found.why_undecided,
+        "reasons": found.why_undecided or found.about_keys,
         "notes": found.notes,
     }
 
@@ -164,7 +165,7 @@ def _print(found: Comparison) -> None:
     if found.outcome == "equal":
         echo(f"{found.topic}: equal: {found.rows:,} rows of {found.table}, in {len(found.columns):,} columns")
     else:
-        numbers = ", ".join(f"{counts[kind]:,} {kind}" for kind in ("missing", "extra", "different") if counts[kind])
+        numbers = ", ".join(f"{counts[kind]:,} {kind}" for kind in _KINDS if counts[kind])
         echo(f"{found.topic}: {found.outcome}: {numbers or 'no differences'}, of {found.rows:,} rows of {found.table}")
     for each in found.differences[:_SHOWN]:
         key = ", ".join(f"{name}={'null' if text is None else text}" for name, text in each.key.items())
@@ -174,7 +175,7 @@ def _print(found: Comparison) -> None:
     if counts.total() > _SHOWN:
         listed = "them" if counts.total() <= _MOST else f"the first {_MOST:,}"
         echo(f"  and {counts.total() - _SHOWN:,} more: `--json --limit {min(counts.total(), _MOST)}` lists {listed}")
-    for reason in found.why_undecided:
+    for reason in found.why_undecided or found.about_keys:
         echo(f"  undecided: {reason}")
     for name, why in found.not_compared.items():
         echo(f"  column {name} was not compared: {why}")

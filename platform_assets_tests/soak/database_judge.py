@@ -120,7 +120,7 @@ def judge_comparison(answer: Mapping[str, Any], lost: set[Named], key: Sequence[
     if answer["rows"] != rows:
         found.append(f"it compared {answer['rows']:,} rows of {rows:,}")
     kinds = Counter(kind for kind, *_ in lost)
-    counts = {kind: kinds[kind] for kind in ("missing", "extra", "different")}
+    counts = {kind: kinds[kind] for kind in ("missing", "extra", "different", "undecided")}
     if answer["counts"] != counts:
         found.append(f"it counts {answer['counts']}, not {counts}")
     named = [

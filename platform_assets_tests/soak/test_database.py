@@ -92,7 +92,7 @@ def _answer(lost: set[Named], **changes: Any) -> dict[str, Any]:
     return {
         "outcome": "different" if lost else "equal",
         "rows": 7,
-        "counts": {kind: kinds[kind] for kind in ("missing", "extra", "different")},
+        "counts": {kind: kinds[kind] for kind in ("missing", "extra", "different", "undecided")},
         "differences": [
             {"kind": kind, "key": {"id": key}, "columns": sorted(columns)}
             for kind, (key,), columns in sorted(lost, key=lambda each: each[1])
@@ -117,7 +117,7 @@ def test_a_comparison_that_names_exactly_the_keys_is_right(lost: set[Named]) -> 
         _answer(set()),
         _answer(LOST, outcome="undecided", reasons=["why"]),
         _answer(LOST, rows=8),
-        _answer(LOST, counts={"missing": 2, "extra": 0, "different": 1}),
+        _answer(LOST, counts={"missing": 2, "extra": 0, "different": 1, "undecided": 0}),
         _answer(set(list(LOST)[:1])),
         _answer(LOST | {("extra", ("3",), frozenset())}),
         _answer({("missing", ("11",), frozenset()), ("different", ("2",), frozenset({"amount"}))}),

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
 from platform_assets.checks.postgres.database import Database, opened
-from platform_assets.checks.postgres.latest import Key, LatestRows, order_of
+from platform_assets.checks.postgres.latest import Cause, Key, Latest, LatestRows, order_of
 from platform_assets.checks.postgres.values import Conversion, DatabaseType, conversion, key_text
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError
@@ -33,15 +33,27 @@ from platform_assets.windows.decode.decoding import Receipts
 KEPT: Final = 1_000
 """Default number of differences that are kept; all are counted."""
 _LOOK_AGAIN: Final = 1.0
-Kind = Literal["missing", "extra", "different"]
+Kind = Literal["missing", "extra", "different", "undecided"]
 Outcome = Literal["equal", "different", "undecided"]
+_UNSURE: Final[dict[Cause, str]] = {
+    "unplaced": (
+        "have newer decoded rows that name no transaction, so it is unknown whether the snapshot includes these: let the "
+        "connector send the rows of the keys again"
+    ),
+    "tombstone": (
+        "end with a tombstone that follows no delete event, so the state does not have them. If the database still has "
+        "their rows when you run again, let the connector send them again (an incremental snapshot)"
+    ),
+}
+"""Text about undecided keys for each cause. The number of the keys comes before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A key whose rows differ. `missing` rows are only in the database, `extra` rows only in the lake; of `different`
     rows, `columns` are those that differ. `values` has PostgreSQL's text and the row's value for each column, if they
-    were requested."""
+    were requested. `undecided` keys have several rows in the lake that may be the one in the snapshot, of which some equal
+    the database's."""
 
     kind: Kind
     key: dict[str, str | None]
@@ -54,7 +66,7 @@ class Comparison:
     """The result of a comparison. `later` is the number of decoded rows of transactions that began after the snapshot.
     `not_compared` maps columns to the reasons. `reasons` say why differences may be changes that are not in the lake
     yet, and `notes` what else may explain differences. `doubts` say why neither equal rows nor differences count.
-    `differences` has the first `limit` of them."""
+    `differences` has the first `limit` of them. `unsure` counts undecided keys by their cause."""
 
     topic: str
     table: str
@@ -70,10 +82,12 @@ class Comparison:
     counts: Counter[Kind] = field(default_factory=Counter)
     doubts: list[str] = field(default_factory=list)
     limit: int = KEPT
+    unsure: Counter[Cause] = field(default_factory=Counter)
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome: rows that differ are undecided if the lake may lack changes of the snapshot."""
+        """The outcome: rows that differ are undecided if the lake may lack changes of the snapshot. Keys that are undecided
+        do not matter if rows of others differ."""
         if self.why_undecided:
             return "undecided"
         return "different" if self.counts.total() else "equal"
@@ -81,7 +95,14 @@ class Comparison:
     @property
     def why_undecided(self) -> list[str]:
         """Why the outcome is undecided; empty if it is decided."""
-        return [*self.doubts, *(self.reasons if self.counts.total() else ())]
+        is_decided = self.counts.total() > self.counts["undecided"]
+        reasons = self.reasons if self.counts.total() else ()
+        return [*self.doubts, *reasons, *(() if is_decided and not (self.doubts or reasons) else self.about_keys)]
+
+    @property
+    def about_keys(self) -> list[str]:
+        """Why keys are undecided; empty if none is."""
+        return [f"{self.unsure[cause]:,} keys {text}" for cause, text in _UNSURE.items() if self.unsure[cause]]
 
     def add(self, difference: Difference) -> None:
         """Count a difference, and keep it if there are not too many."""
@@ -191,18 +212,11 @@ class PostgresComparison:
                 f"{rows.ambiguous:,} decoded rows name transactions that may be from before or after the snapshot, because "
                 "transaction ids began again: run again after a million more"
             )
-        if rows.untold:
-            result.reasons += (
-                f"{rows.untold:,} keys end with a tombstone that follows no delete event, so the state does not have them. If the "
-                "database still has their rows when you run again, let the connector send them again (an incremental snapshot)",
-            )
         if rows.later_reads:
             result.reasons += (
                 f"{rows.later_reads:,} rows are from a snapshot of the connector that had not ended when the database's "
                 "snapshot was taken: run again after the connector's snapshot",
             )
-        if rows.unplaced:
-            result.notes.append(f"{rows.unplaced:,} decoded rows name no transaction, so they were left out")
         return result
 
     def _key(self, database: Database, there: dict[str, DatabaseType]) -> list[str]:
@@ -219,7 +233,7 @@ class PostgresComparison:
         self,
         result: Comparison,
         there: Iterator[tuple[Key, list[Any]]],
-        here: Iterator[tuple[Key, dict[str, Any]]],
+        here: Iterator[tuple[Key, Latest]],
         judged: dict[str, Conversion],
     ) -> None:
         """Compare two series of rows, both sorted by key. Raises ConfigurationError if the database has several rows
@@ -236,16 +250,14 @@ class PostgresComparison:
                     f"the database does not sort the key {', '.join(result.key)} by the bytes of UTF-8, so it cannot be "
                     "compared: use a database with the encoding UTF8"
                 )
-            if row is None or (at is not None and order_of(at[0]) < order_of(row[0])):
-                assert at is not None
-                result.add(Difference("missing", dict(zip(result.key, at[0], strict=True))))
-            elif at is None or order_of(row[0]) < order_of(at[0]):
-                result.add(Difference("extra", dict(zip(result.key, row[0], strict=True))))
+            if at is None or (row is not None and order_of(row[0]) < order_of(at[0])):
+                assert row is not None
+                self._judge(result, row[0], None, row[1], judged)
                 row = next(here, None)
                 continue
-            else:
-                self._judge(result, at, row[1], judged)
-                row = next(here, None)
+            is_same = row is not None and row[0] == at[0]
+            self._judge(result, at[0], at[1], row[1] if row is not None and is_same else None, judged)
+            row = next(here, None) if is_same else row
             result.rows += 1
             if result.rows % 100_000 == 0:
                 self.on_progress(f"{result.rows:,} rows compared")
@@ -254,15 +266,45 @@ class PostgresComparison:
     def _judge(
         self,
         result: Comparison,
-        at: tuple[Key, list[Any]],
-        row: dict[str, Any],
+        key: Key,
+        texts: list[Any] | None,
+        latest: Latest | None,
         judged: dict[str, Conversion],
     ) -> None:
-        texts = dict(zip(judged, at[1], strict=True))
-        wrong = tuple(name for name, how in judged.items() if not how.same(texts[name], row[name]))
-        if wrong:
-            shown = {n: (texts[n], None if row[n] is None else str(row[n])) for n in wrong} if self.values else {}
-            result.add(Difference("different", dict(zip(result.key, at[0], strict=True)), wrong, shown))
+        """Compare the database's row with the lake's. If several rows may be the lake's, a difference needs that all of them
+        differ, and equality that none does."""
+        if texts is None and latest is not None and latest.cause == "tombstone":
+            return  # Neither the database nor the state has the key.
+        rows = (None,) if latest is None else latest.rows
+        found = [self._difference(result, key, texts, row, judged) for row in rows]
+        differing = [each for each in found if each is not None]
+        if len(differing) == len(found):
+            result.add(differing[-1])
+        elif differing:
+            assert latest is not None
+            assert latest.cause is not None
+            result.add(Difference("undecided", dict(zip(result.key, key, strict=True))))
+            result.unsure[latest.cause] += 1
+
+    def _difference(
+        self,
+        result: Comparison,
+        key: Key,
+        texts: list[Any] | None,
+        row: dict[str, Any] | None,
+        judged: dict[str, Conversion],
+    ) -> Difference | None:
+        """Return how a row of the lake differs from one of the database; None if they are equal, or both are None."""
+        names = dict(zip(result.key, key, strict=True))
+        if texts is None or row is None:
+            is_same = texts is None and row is None
+            return None if is_same else Difference("extra" if texts is None else "missing", names)
+        of = dict(zip(judged, texts, strict=True))
+        wrong = tuple(name for name, how in judged.items() if not how.same(of[name], row[name]))
+        if not wrong:
+            return None
+        shown = {n: (of[n], None if row[n] is None else str(row[n])) for n in wrong} if self.values else {}
+        return Difference("different", names, wrong, shown)
 
     # --- whether the lake has every change of the snapshot ------------------------------------------------------
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +32,9 @@ _MERGED_ROWS: Final = 1 << 10
 _MERGED_RUNS: Final = 64
 """Number of runs that are merged at once, and so of open files."""
 _ROLE: Final = "\0role"
-_SEEN, _LATER, _TOMBSTONE = 0, 1, 2
-"""An event that the snapshot includes, one that it does not, and a record without a value."""
+_SEEN, _LATER, _TOMBSTONE, _UNPLACED = 0, 1, 2, 3
+"""An event that the snapshot includes, one that it does not, a record without a value, and an event for which it is unknown
+whether the snapshot includes it, because it names no transaction."""
 _RANK, _PARTITION, _OFFSET = "\0rank", "kafka_partition", "kafka_offset"
 _PLACE: Final = (_RANK, _PARTITION, _OFFSET)
 Place = tuple[int, int, int]
@@ -41,6 +42,20 @@ Place = tuple[int, int, int]
 Key = tuple[str | None, ...]
 """The texts of a key's columns. None is null."""
 _Row = tuple[Key, Place, dict[str, Any]]
+_NO_PLACE: Final = (-1, -1, -1)
+"""Comes before all places."""
+Cause = Literal["unplaced", "tombstone"]
+"""Why the row of a key is unknown. unplaced: an event after its last one that is known to be in the snapshot names no
+transaction; tombstone: a tombstone follows that event, without an event that tells of the delete and its transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The row of a key in the snapshot. If `cause` is given, it is one of `rows`, in the order of their records; else it is
+    the only one. None is no row."""
+
+    rows: tuple[dict[str, Any] | None, ...]
+    cause: Cause | None = None
 
 
 def order_of(key: Key) -> tuple[tuple[bool, str], ...]:
@@ -67,11 +82,9 @@ class LatestRows:
     """The latest rows of a decoded table, sorted in runs of `run_bytes` in memory.
 
     `windows` are the topic's windows in their order. `facts` maps the facts of `model/debezium` to columns. `key` maps
-    the columns of the key to the functions that give the texts of their values. `unplaced` counts rows that are left
-    out because they name no transaction; `later` counts rows of transactions that the snapshot does not include, and
-    `later_reads` those of them that a snapshot of the connector read. `ambiguous` counts rows for which it is unknown
-    whether the snapshot includes them. `untold` counts keys of live rows that a tombstone deletes, without an event that
-    tells of it and its transaction.
+    the columns of the key to the functions that give the texts of their values. `later` counts rows of transactions that
+    the snapshot does not include, and `later_reads` those of them that a snapshot of the connector read. `ambiguous`
+    counts rows for which it is unknown whether the snapshot includes them.
     """
 
     table: Folder
@@ -82,19 +95,18 @@ class LatestRows:
     snapshot: Snapshot
     temporary: Path
     run_bytes: int = _RUN_BYTES
-    unplaced: int = 0
     later: int = 0
     later_reads: int = 0
     ambiguous: int = 0
-    untold: int = 0
-    _truncated: Place = (-1, -1, -1)
+    _truncated: Place = _NO_PLACE
+    _truncated_perhaps: Place = _NO_PLACE
     _runs: list[Path] = field(default_factory=list)
     _made: int = 0
     _waiting: list[pa.Table] = field(default_factory=list)
     _waiting_bytes: int = 0
 
-    def sorted(self) -> Iterator[tuple[Key, dict[str, Any]]]:
-        """Yield the key, as texts, and the columns of each live row, sorted by the keys' texts.
+    def sorted(self) -> Iterator[tuple[Key, Latest]]:
+        """Yield the key, as texts, and the row of each key that has one or may have one, sorted by the keys' texts.
 
         A delete ends a key, as does a tombstone, and a truncate all keys whose latest row comes before it. Raises
         FilesLostError.
@@ -105,14 +117,34 @@ class LatestRows:
         while len(self._runs) > _MERGED_RUNS:
             first, self._runs = self._runs[:_MERGED_RUNS], self._runs[_MERGED_RUNS:]
             self._runs.append(self._merged(first))
-        for (key, place, row), *after in self._latest(self._runs):
-            if row[_ROLE] != _SEEN or row[self.facts[debezium.OPERATION]] == DELETE or place <= self._truncated:
-                continue
+        for rows in self._latest(self._runs):
+            found = self._found(rows)
+            if any(row is not None for row in found.rows):
+                yield rows[0][0], found
+
+    def _found(self, rows: Sequence[_Row]) -> Latest:
+        """Return the row of a key, given what `_latest` yields."""
+        operation = self.facts[debezium.OPERATION]
+        _, start, first = rows[0]
+        is_seen = first[_ROLE] == _SEEN
+        floor = max(start if is_seen else _NO_PLACE, self._truncated)
+        is_live = is_seen and first[operation] != DELETE and start > self._truncated
+        held = list[tuple[Place, dict[str, Any] | None, Cause]]()
+        if self._truncated_perhaps > floor:
+            held.append((self._truncated_perhaps, None, "unplaced"))
+        is_later = False
+        for _, place, row in rows[is_seen:]:
+            role = row[_ROLE]
+            is_later |= role == _LATER
+            if place > floor and role == _UNPLACED:
+                held.append((place, None if row[operation] == DELETE else row, "unplaced"))
             # A tombstone after a later event belongs to a later transaction.
-            if after and after[0][2][_ROLE] == _TOMBSTONE:
-                self.untold += 1
-            else:
-                yield key, row
+            elif place > floor and role == _TOMBSTONE and not is_later:
+                held.append((place, None, "tombstone"))
+        held.sort(key=itemgetter(0))
+        causes = {cause for _, _, cause in held}
+        found = (first if is_live else None, *(row for _, row, _ in held))
+        return Latest(found, "unplaced" if "unplaced" in causes else "tombstone" if causes else None)
 
     @property
     def _key_names(self) -> list[str]:
@@ -141,13 +173,17 @@ class LatestRows:
     def _add(self, block: pa.RecordBatch) -> None:
         is_event = pc.is_valid(block[self.facts[debezium.OPERATION]])
         events, others = block.filter(is_event), block.filter(pc.invert(is_event))
-        seen, is_truncate = self._is_seen(events), pc.equal(events[self.facts[debezium.OPERATION]], TRUNCATE)
-        truncates = events.filter(pc.and_(seen, is_truncate))
-        for place in zip(*(truncates[name].to_pylist() for name in _PLACE), strict=True):
-            self._truncated = max(self._truncated, place)
+        roles, is_truncate = self._roles(events), pc.equal(events[self.facts[debezium.OPERATION]], TRUNCATE)
+        truncates = events.filter(is_truncate)
+        places = zip(*(truncates[name].to_pylist() for name in _PLACE), strict=True)
+        for place, role in zip(places, roles.filter(is_truncate).to_pylist(), strict=True):
+            if role == _SEEN:
+                self._truncated = max(self._truncated, place)
+            elif role != _LATER:
+                self._truncated_perhaps = max(self._truncated_perhaps, place)
         is_row = pc.invert(is_truncate)
         rows = events.filter(is_row)
-        self._wait(rows, rows.to_struct_array(), pc.if_else(seen.filter(is_row), _SEEN, _LATER))
+        self._wait(rows, rows.to_struct_array(), roles.filter(is_row))
         if RECORD_KEY in others.schema.names:
             others = others.filter(pc.is_valid(others[RECORD_KEY]))
             keys = others[RECORD_KEY]
@@ -169,23 +205,21 @@ class LatestRows:
         if self._waiting_bytes >= self.run_bytes:
             self._end_run()
 
-    def _is_seen(self, block: pa.RecordBatch) -> pa.Array:
+    def _roles(self, block: pa.RecordBatch) -> pa.Array:
         ids, lsns = block[self.facts[debezium.TX_ID]], block[self.facts[debezium.LSN]]
-        is_read = pc.equal(block[self.facts[debezium.OPERATION]], READ)
-        # A row of the connector's snapshot may lack a transaction: it was committed before.
-        is_placed = pc.or_(pc.is_valid(ids), is_read)
-        places = (
+        is_read = np.asarray(pc.fill_null(pc.equal(block[self.facts[debezium.OPERATION]], READ), False))
+        has_id = np.asarray(pc.is_valid(ids))
+        numbers, places = (
             np.asarray(pc.fill_null(ids, 0)).astype(np.int64), np.asarray(pc.fill_null(lsns, -1)).astype(np.int64),
         )  # fmt: skip
-        seen = self.snapshot.sees(*places)
-        is_doubted = pc.and_(pc.is_valid(ids), pa.array(self.snapshot.doubts(*places), pa.bool_()))
-        self.ambiguous += pc.and_(is_doubted, pc.invert(is_read)).true_count
-        found = pc.if_else(pc.is_valid(ids), pa.array(seen, pa.bool_()), is_read)
-        self.unplaced += is_placed.false_count
-        is_later = pc.and_(is_placed, pc.invert(found))
-        self.later += is_later.true_count
-        self.later_reads += pc.and_(is_later, is_read).true_count
-        return found
+        self.ambiguous += int((has_id & self.snapshot.doubts(numbers, places) & ~is_read).sum())
+        # A row of the connector's snapshot may lack a transaction: its position is the one of that snapshot.
+        seen = np.where(has_id, self.snapshot.sees(numbers, places), places <= self.snapshot.before)
+        is_placed = has_id | (is_read & (places >= 0))
+        is_later = is_placed & ~seen
+        self.later += int(is_later.sum())
+        self.later_reads += int((is_later & is_read).sum())
+        return pa.array(np.where(is_placed, np.where(seen, _SEEN, _LATER), _UNPLACED), pa.int8())
 
     def _end_run(self) -> None:
         if not self._waiting:

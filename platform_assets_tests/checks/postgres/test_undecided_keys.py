@@ -1,0 +1,140 @@
+"""Keys whose row in the snapshot is unknown: the comparison calls them undecided only if the database's row equals one
+of the rows that it may be, but not all of them, and they hide no difference of other keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pytest
+
+from platform_assets.checks.postgres.comparing import Comparison, PostgresComparison
+from platform_assets.checks.postgres.database import Database, Snapshot
+from platform_assets.checks.postgres.values import DatabaseType
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.model.state import StateDeclaration
+from platform_assets_tests.support.decoded_topic import DecodedTopic
+from testbed.samples import Keyed
+
+DECODE: Final = DecodeDeclaration(
+    FormatSpec("debezium", {"schema": "id BIGINT NOT NULL, name STRING"}),
+    FormatSpec("json", {"schema": "id BIGINT NOT NULL"}),
+)
+STATE: Final = StateDeclaration(("id",), deletes="debezium")
+COLUMNS: Final = {"id": DatabaseType("int8"), "name": DatabaseType("text")}
+SNAPSHOT: Final = Snapshot("100:200:", lsn=10_000, before=9_000)
+SEEN: Final = 50
+
+
+class FakeDatabase:
+    """A table with these columns and rows, given as texts."""
+
+    schema, table = "public", "orders"
+
+    def __init__(self, columns: Mapping[str, DatabaseType], rows: list[list[str]], snapshot: Snapshot) -> None:
+        self._columns, self._rows, self.snapshot = columns, rows, snapshot
+
+    def columns(self) -> Mapping[str, DatabaseType]:
+        return self._columns
+
+    def is_rewritten(self) -> bool:
+        return False
+
+    def rows(self, key: list[str], columns: Mapping[str, DatabaseType]) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+        return iter([(tuple(row[: len(key)]), row) for row in self._rows])
+
+
+def compared(
+    folder: Path,
+    records: list[Keyed],
+    rows: list[list[str]],
+    *,
+    decode: DecodeDeclaration = DECODE,
+    columns: Mapping[str, DatabaseType] = COLUMNS,
+    snapshot: Snapshot = SNAPSHOT,
+) -> Comparison:
+    """Compare a topic with these records with a table that has these rows."""
+    topic = DecodedTopic(folder / "lake", "db.public.orders", decode)
+    topic.state = STATE
+    topic.load(records)
+    topic.decode()
+    database = cast(Database, FakeDatabase(columns, rows, snapshot))
+    made = PostgresComparison(topic.declaration, topic.ledger, cast(Any, None), "", "X")
+    return made._compared(database, (), folder)
+
+
+def record(id: int, operation: str | None, name: str = "", tx: int | None = SEEN, lsn: int | None = 1) -> Keyed:
+    """Return a record of a key. Without an operation, it is a tombstone."""
+    key: bytes | None = b'{"id":%d}' % id
+    if operation is None:
+        return Keyed(key, None)
+    row = {"id": id, "name": name}
+    both = {"before": row, "after": None} if operation == "d" else {"before": None, "after": row}
+    source = {"lsn": lsn, "txId": tx, "ts_us": 1, "snapshot": "false", "sequence": None}
+    if operation == "t":
+        key, both = None, {"before": None, "after": None}
+    return Keyed(key, json.dumps({**both, "op": operation, "source": source}).encode())
+
+
+CREATED: Final = [record(1, "c", "a"), record(2, "c", "b")]
+UNPLACED: Final = [*CREATED, record(1, "u", "x", tx=None)]
+
+
+@pytest.mark.parametrize(
+    ("records", "there", "outcome", "named"),
+    [
+        (UNPLACED, "a", "undecided", [("undecided", "1")]),
+        (UNPLACED, "x", "undecided", [("undecided", "1")]),
+        (UNPLACED, "y", "different", [("different", "1")]),
+        (UNPLACED, None, "different", [("extra", "1")]),
+        ([*CREATED, record(1, "u", "a", tx=None)], "a", "equal", []),
+        ([*UNPLACED, record(1, "u", "z")], "z", "equal", []),
+        ([*UNPLACED, record(1, "u", "z")], "x", "different", [("different", "1")]),
+        ([*CREATED, record(1, "d", tx=None)], "a", "undecided", [("undecided", "1")]),
+        ([*CREATED, record(1, "d", tx=None)], None, "undecided", [("undecided", "1")]),
+        ([*UNPLACED, record(1, "u", "z", tx=250)], "a", "undecided", [("undecided", "1")]),
+        ([*CREATED, record(0, "t", tx=None), record(2, "u", "b")], "a", "undecided", [("undecided", "1")]),
+        ([*CREATED, record(0, "t", tx=None), record(2, "u", "b")], "y", "different", [("missing", "1")]),
+        ([*CREATED, record(0, "t", tx=None), record(0, "t"), record(2, "u", "b")], None, "equal", []),
+        ([record(0, "t", tx=None), *CREATED], "a", "equal", []),
+        ([record(2, "c", "b"), record(1, "c", "a", tx=None)], "a", "undecided", [("undecided", "1")]),
+    ],
+)
+def test_a_row_without_a_transaction_leaves_its_key_undecided(
+    tmp_path: Path, records: list[Keyed], there: str | None, outcome: str, named: list[tuple[str, str]]
+) -> None:
+    rows = [["2", "b"]] if there is None else [["1", there], ["2", "b"]]
+    found = compared(tmp_path, records, rows)
+    assert [(d.kind, d.key["id"]) for d in found.differences] == named
+    assert found.outcome == outcome
+    assert bool(found.why_undecided) == (outcome == "undecided")
+    if outcome == "undecided":
+        assert found.why_undecided[0].startswith("1 keys have newer decoded rows that name no transaction")
+
+
+def test_undecided_keys_do_not_hide_a_difference(tmp_path: Path) -> None:
+    found = compared(tmp_path, UNPLACED, [["1", "a"], ["2", "y"]])
+    assert (found.outcome, found.why_undecided) == ("different", [])
+    assert {kind: found.counts[kind] for kind in found.counts} == {"undecided": 1, "different": 1}
+    assert len(found.about_keys) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "outcome", "named"),
+    [
+        ([["2", "b"]], "equal", []),
+        ([["2", "y"]], "different", [("different", "2")]),
+        ([["1", "a"], ["2", "b"]], "undecided", [("undecided", "1")]),
+        ([["1", "a"], ["2", "y"]], "different", [("undecided", "1"), ("different", "2")]),
+        ([["1", "y"], ["2", "b"]], "different", [("missing", "1")]),
+    ],
+)
+def test_a_tombstone_without_a_delete_event_matters_only_for_a_key_that_the_database_has(
+    tmp_path: Path, rows: list[list[str]], outcome: str, named: list[tuple[str, str]]
+) -> None:
+    found = compared(tmp_path, [*CREATED, record(1, None)], rows)
+    assert [(d.kind, d.key["id"]) for d in found.differences] == named
+    assert found.outcome == outcome
+    assert len(found.about_keys) == sum(kind == "undecided" for kind, _ in named)
