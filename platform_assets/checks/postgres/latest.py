@@ -19,12 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.checks.postgres.database import Snapshot
+from platform_assets.engines.changes import key_columns
 from platform_assets.lake import holdings, state_table
+from platform_assets.lake.decoded_table import TOMBSTONE
 from platform_assets.lake.location import Folder
 from platform_assets.lake.rows import Opened
 from platform_assets.model import debezium
 from platform_assets.model.debezium import DELETE, READ, TRUNCATE
-from platform_assets.model.state import RECORD_KEY
+from platform_assets.model.state import RECORD_KEY, StateDeclaration
 
 _BLOCK_ROWS: Final = 1 << 15
 _RUN_BYTES: Final = 64 << 20
@@ -160,7 +162,7 @@ class LatestRows:
         schema = pa.schema(self.table.delta().schema().to_arrow())
         names = dict.fromkeys([_PARTITION, _OFFSET, *self.facts.values(), *self.key, *self.columns])
         if _has_key(schema, self.key):
-            names[RECORD_KEY] = None
+            names |= dict.fromkeys([RECORD_KEY, TOMBSTONE])
         wanted = pa.schema([*(schema.field(name) for name in names), pa.field(holdings.WINDOW, pa.string())])
         known = pa.array(self.windows, pa.string())
         for path, windows in held.items():
@@ -183,13 +185,20 @@ class LatestRows:
                 self._truncated_perhaps = max(self._truncated_perhaps, place)
         is_row = pc.invert(is_truncate)
         rows = events.filter(is_row)
-        self._wait(rows, rows.to_struct_array(), roles.filter(is_row))
+        self._wait(rows, self._keys(rows), roles.filter(is_row))
         if RECORD_KEY in others.schema.names:
             others = others.filter(pc.is_valid(others[RECORD_KEY]))
             keys = others[RECORD_KEY]
             if not pa.types.is_struct(keys.type):
                 keys = pa.StructArray.from_arrays([keys], [*self.key])
             self._wait(others, keys, pa.repeat(_TOMBSTONE, others.num_rows))
+
+    def _keys(self, events: pa.RecordBatch) -> pa.StructArray:
+        """Return the columns of the key, like the state: those of a delete come from the record's key, if it has them."""
+        if RECORD_KEY not in events.schema.names:
+            return events.to_struct_array()
+        state = StateDeclaration((*self.key,), deletes="debezium", operation=self.facts[debezium.OPERATION])
+        return pa.StructArray.from_arrays(key_columns(events, state), [*self.key])
 
     def _wait(self, rows: pa.RecordBatch, keys: pa.StructArray, roles: pa.Array) -> None:
         """Add rows to those that wait for the end of the run. `keys` has the columns of the key, `roles` the role of each row."""

@@ -138,3 +138,25 @@ def test_a_tombstone_without_a_delete_event_matters_only_for_a_key_that_the_data
     assert [(d.kind, d.key["id"]) for d in found.differences] == named
     assert found.outcome == outcome
     assert len(found.about_keys) == sum(kind == "undecided" for kind, _ in named)
+
+
+def test_a_delete_ends_the_key_of_its_record_as_in_the_state(tmp_path: Path) -> None:
+    # The hex digits of the key are also base64, so the record's key is another one than the row's.
+    decode = DecodeDeclaration(
+        FormatSpec(
+            "debezium", {"schema": "id BINARY NOT NULL, name STRING", "connector": {"binary.handling.mode": "hex"}}
+        ),
+        FormatSpec("json", {"schema": "id BINARY NOT NULL"}),
+    )
+    text = "00112233445566778899aabbccddeeff"
+    row = {"id": text, "name": "a"}
+    events = [{"op": "c", "after": row}, {"op": "d", "before": row}]
+    source = {"lsn": 1, "txId": SEEN, "ts_us": 1, "snapshot": "false", "sequence": None}
+    key = json.dumps({"id": text}).encode()
+    records = [Keyed(key, json.dumps({**each, "source": source}).encode()) for each in events]
+    columns = {"id": DatabaseType("bytea"), "name": DatabaseType("text")}
+    found = compared(tmp_path, [*records, Keyed(key, None)], [], decode=decode, columns=columns)
+    assert (found.outcome, [(d.kind, d.key["id"]) for d in found.differences]) == (
+        "different",
+        [("extra", f"\\x{text}")],
+    )
