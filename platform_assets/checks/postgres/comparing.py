@@ -40,6 +40,10 @@ _UNSURE: Final[dict[Cause, str]] = {
         "have newer decoded rows that name no transaction, so it is unknown whether the snapshot includes these: let the "
         "connector send the rows of the keys again"
     ),
+    "ambiguous": (
+        "have newer decoded rows whose transaction ids are those of running transactions, but may be older, because ids "
+        "began again: run again when the transactions that run now have ended"
+    ),
     "tombstone": (
         "end with a tombstone that follows no delete event, so the state does not have them. If the database still has "
         "their rows when you run again, let the connector send them again (an incremental snapshot)"
@@ -207,11 +211,6 @@ class PostgresComparison:
         result.later = rows.later
         if database.is_rewritten():
             result.doubts.append("the table was truncated or rewritten: run again")
-        if rows.ambiguous:
-            result.doubts.append(
-                f"{rows.ambiguous:,} decoded rows name transactions that may be from before or after the snapshot, because "
-                "transaction ids began again: run again after a million more"
-            )
         if rows.later_reads:
             result.reasons += (
                 f"{rows.later_reads:,} rows are from a snapshot of the connector that had not ended when the database's "

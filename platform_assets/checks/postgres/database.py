@@ -44,9 +44,11 @@ _ROWS_AT_ONCE: Final = 2_000
 _HALF: Final = 1 << 31
 _FUTURE: Final = 1 << 20
 """Transaction ids this far after a snapshot cannot have been given out when the snapshot was taken."""
+_IDS: Final = 1 << 32
+"""Number of transaction ids. After these, ids begin again."""
 _EPOCH: Final = 1 << 32
-"""Bytes of the log that all transaction ids fill at least. The connector's position of a change may lie a little before
-the change."""
+"""Bytes of the log that come at least between two transactions with the same id, because each transaction writes several
+bytes at its end. The connector's position of a change may lie a little before the change, but not this far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +75,23 @@ class Snapshot:
         """Return which of these transactions the snapshot includes. Pure.
 
         `ids` are transaction ids modulo 2^32, and `lsns` are positions in the log at which the transactions wrote; -1
-        is an unknown one. An id means the transaction nearest to the snapshot. If that one lies far in the future, but
-        its position does not, the id is from before the ids began again.
+        is an unknown one. An id means the transaction nearest to the snapshot. If that one began after the snapshot, but
+        its position lies before what it can have written, the id is from before the ids began again.
         """
         ahead = self._ahead(ids)
-        is_old = (ahead >= _FUTURE) & (lsns >= 0) & (lsns < self.before)
+        is_old = (ahead >= 0) & (lsns >= 0) & (lsns < np.where(ahead >= _FUTURE, self.before, self.before - _EPOCH))
         return np.asarray((ahead < 0) & ~self._is_running(ahead) | is_old)
 
     def doubts(self, ids: npt.NDArray[np.int64], lsns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return for which of these transactions, given as to `sees`, the answer may be wrong. Pure.
 
-        Their ids have not been given out yet, or only after the snapshot, or are those of running transactions, but their
-        positions lie far before it; or the positions are unknown, and the ids lie far in the future.
+        There were earlier transactions with the same ids. The ids are those of running transactions, which may have begun
+        at any position, and their positions lie far before the snapshot; or the positions are unknown.
         """
         ahead = self._ahead(ids)
-        is_near = (ahead >= 0) & (ahead < _FUTURE) | self._is_running(ahead)
-        return np.asarray(is_near & (lsns >= 0) & (lsns < self.before - _EPOCH) | (ahead >= _FUTURE) & (lsns < 0))
+        is_running = self._is_running(ahead)
+        is_far, is_unknown = is_running & (lsns < self.before - _EPOCH), (lsns < 0) & (is_running | (ahead >= 0))
+        return np.asarray((ahead + self.high >= _IDS) & (is_far | is_unknown))
 
     def _is_running(self, ahead: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         return np.isin(ahead + self.high, np.array(self.running, np.int64))
@@ -96,7 +99,7 @@ class Snapshot:
     def _ahead(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return how far after `high` the nearest transactions with these ids are."""
         ahead = ((ids - self.high) & 0xFFFF_FFFF).astype(np.int64)
-        ahead[ahead >= _HALF] -= _HALF * 2
+        ahead[ahead >= _HALF] -= _IDS
         return ahead
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -34,9 +34,9 @@ _MERGED_ROWS: Final = 1 << 10
 _MERGED_RUNS: Final = 64
 """Number of runs that are merged at once, and so of open files."""
 _ROLE: Final = "\0role"
-_SEEN, _LATER, _TOMBSTONE, _UNPLACED = 0, 1, 2, 3
-"""An event that the snapshot includes, one that it does not, a record without a value, and an event for which it is unknown
-whether the snapshot includes it, because it names no transaction."""
+_SEEN, _LATER, _TOMBSTONE, _UNPLACED, _AMBIGUOUS = 0, 1, 2, 3, 4
+"""An event that the snapshot includes, one that it does not, and a record without a value. Last, events for which it is
+unknown whether the snapshot includes them: because they name no transaction, or because transaction ids began again."""
 _RANK, _PARTITION, _OFFSET = "\0rank", "kafka_partition", "kafka_offset"
 _PLACE: Final = (_RANK, _PARTITION, _OFFSET)
 Place = tuple[int, int, int]
@@ -46,9 +46,13 @@ Key = tuple[str | None, ...]
 _Row = tuple[Key, Place, dict[str, Any]]
 _NO_PLACE: Final = (-1, -1, -1)
 """Comes before all places."""
-Cause = Literal["unplaced", "tombstone"]
+Cause = Literal["unplaced", "ambiguous", "tombstone"]
 """Why the row of a key is unknown. unplaced: an event after its last one that is known to be in the snapshot names no
-transaction; tombstone: a tombstone follows that event, without an event that tells of the delete and its transaction."""
+transaction; ambiguous: the transaction id of such an event may be that of a running transaction, or be from before ids
+began again; tombstone: a tombstone follows the last one that is known to be in the snapshot, without an event that tells of
+the delete and its transaction."""
+_UNKNOWN: Final[dict[int, Cause]] = {_UNPLACED: "unplaced", _AMBIGUOUS: "ambiguous"}
+"""The causes of events for which it is unknown whether the snapshot includes them, by role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,8 @@ class LatestRows:
 
     `windows` are the topic's windows in their order. `facts` maps the facts of `model/debezium` to columns. `key` maps
     the columns of the key to the functions that give the texts of their values. `later` counts rows of transactions that
-    the snapshot does not include, and `later_reads` those of them that a snapshot of the connector read. `ambiguous`
-    counts rows for which it is unknown whether the snapshot includes them.
+    the snapshot does not include, and `later_reads` rows that a snapshot of the connector read and that the database's
+    snapshot does not include, or may not include.
     """
 
     table: Folder
@@ -99,9 +103,8 @@ class LatestRows:
     run_bytes: int = _RUN_BYTES
     later: int = 0
     later_reads: int = 0
-    ambiguous: int = 0
     _truncated: Place = _NO_PLACE
-    _truncated_perhaps: Place = _NO_PLACE
+    _truncated_perhaps: tuple[Place, Cause] = (_NO_PLACE, "unplaced")
     _runs: list[Path] = field(default_factory=list)
     _made: int = 0
     _waiting: list[pa.Table] = field(default_factory=list)
@@ -132,21 +135,22 @@ class LatestRows:
         floor = max(start if is_seen else _NO_PLACE, self._truncated)
         is_live = is_seen and first[operation] != DELETE and start > self._truncated
         held = list[tuple[Place, dict[str, Any] | None, Cause]]()
-        if self._truncated_perhaps > floor:
-            held.append((self._truncated_perhaps, None, "unplaced"))
+        truncated, why = self._truncated_perhaps
+        if truncated > floor:
+            held.append((truncated, None, why))
         is_later = False
         for _, place, row in rows[is_seen:]:
             role = row[_ROLE]
             is_later |= role == _LATER
-            if place > floor and role == _UNPLACED:
-                held.append((place, None if row[operation] == DELETE else row, "unplaced"))
+            if place > floor and role in _UNKNOWN:
+                held.append((place, None if row[operation] == DELETE else row, _UNKNOWN[role]))
             # A tombstone after a later event belongs to a later transaction.
             elif place > floor and role == _TOMBSTONE and not is_later:
                 held.append((place, None, "tombstone"))
         held.sort(key=itemgetter(0))
         causes = {cause for _, _, cause in held}
         found = (first if is_live else None, *(row for _, row, _ in held))
-        return Latest(found, "unplaced" if "unplaced" in causes else "tombstone" if causes else None)
+        return Latest(found, next((cause for cause in get_args(Cause) if cause in causes), None))
 
     @property
     def _key_names(self) -> list[str]:
@@ -181,8 +185,8 @@ class LatestRows:
         for place, role in zip(places, roles.filter(is_truncate).to_pylist(), strict=True):
             if role == _SEEN:
                 self._truncated = max(self._truncated, place)
-            elif role != _LATER:
-                self._truncated_perhaps = max(self._truncated_perhaps, place)
+            elif role in _UNKNOWN:
+                self._truncated_perhaps = max(self._truncated_perhaps, (place, _UNKNOWN[role]))
         is_row = pc.invert(is_truncate)
         rows = events.filter(is_row)
         self._wait(rows, self._keys(rows), roles.filter(is_row))
@@ -221,14 +225,15 @@ class LatestRows:
         numbers, places = (
             np.asarray(pc.fill_null(ids, 0)).astype(np.int64), np.asarray(pc.fill_null(lsns, -1)).astype(np.int64),
         )  # fmt: skip
-        self.ambiguous += int((has_id & self.snapshot.doubts(numbers, places) & ~is_read).sum())
+        is_doubted = has_id & self.snapshot.doubts(numbers, places)
         # A row of the connector's snapshot may lack a transaction: its position is the one of that snapshot.
         seen = np.where(has_id, self.snapshot.sees(numbers, places), places <= self.snapshot.before)
         is_placed = has_id | (is_read & (places >= 0))
         is_later = is_placed & ~seen
-        self.later += int(is_later.sum())
+        self.later += int((is_later & ~is_doubted).sum())
         self.later_reads += int((is_later & is_read).sum())
-        return pa.array(np.where(is_placed, np.where(seen, _SEEN, _LATER), _UNPLACED), pa.int8())
+        roles = np.select([is_doubted, ~is_placed, seen], [_AMBIGUOUS, _UNPLACED, _SEEN], _LATER)
+        return pa.array(roles, pa.int8())
 
     def _end_run(self) -> None:
         if not self._waiting:

@@ -115,19 +115,6 @@ def test_a_null_key_is_not_an_empty_text_and_sorts_last(tmp_path: Path, run_byte
     assert [key for key, _ in rows] == sorted((key for key, _ in rows), key=order_of)
 
 
-def test_rows_of_transactions_whose_ids_began_again_are_counted(tmp_path: Path) -> None:
-    topic = DecodedTopic(tmp_path / "lake", "db.public.items", DECLARED)
-    row = {"id": 1, "name": "a", "qty": 1}
-    topic.load([event("c", 50, row), event("u", 205, {**row, "qty": 2}), event("r", 205, {**row, "qty": 3})])
-    topic.decode()
-    found = LatestRows(
-        topic.lake.table(topic.declaration.decoded_table), [w.key for w in topic.windows], debezium.DEFAULT_NAMES,
-        {"id": str}, ("qty",), Snapshot("200:200:", lsn=1 << 40, before=1 << 40), tmp_path,
-    )  # fmt: skip
-    assert [only(row)["qty"] for _, row in found.sorted()] == [1]
-    assert (found.ambiguous, found.later_reads) == (1, 1)
-
-
 @pytest.mark.parametrize("run_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("key", ["of columns", "one text"])
 def test_a_tombstone_deletes_its_key_and_is_counted_unless_an_event_tells_of_it(

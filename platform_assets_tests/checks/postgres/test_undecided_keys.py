@@ -114,6 +114,38 @@ def test_a_row_without_a_transaction_leaves_its_key_undecided(
         assert found.why_undecided[0].startswith("1 keys have newer decoded rows that name no transaction")
 
 
+AGAIN: Final = 1 << 32
+FAR: Final = Snapshot(f"{AGAIN + 10}:{AGAIN + 200}:{AGAIN + 150}", lsn=1 << 40, before=1 << 40)
+"""A snapshot after transaction ids began again. Positions of about 1 are from before that."""
+
+
+@pytest.mark.parametrize(
+    ("records", "there", "outcome", "named"),
+    [
+        # Ids that have not been given out again.
+        ([*CREATED, record(1, "u", "x", tx=205)], "x", "equal", []),
+        ([*CREATED, record(1, "u", "x", tx=205)], "a", "different", [("different", "1")]),
+        ([*CREATED, record(1, "u", "x", tx=205, lsn=1 << 40)], "a", "equal", []),
+        ([*CREATED, record(1, "r", "x", tx=205)], "x", "equal", []),
+        # The id of a running transaction.
+        ([*CREATED, record(1, "u", "x", tx=150)], "a", "undecided", [("undecided", "1")]),
+        ([*CREATED, record(1, "u", "x", tx=150)], "x", "undecided", [("undecided", "1")]),
+        ([*CREATED, record(1, "u", "x", tx=150)], "y", "different", [("different", "1")]),
+        ([*CREATED, record(1, "u", "x", tx=150, lsn=1 << 40)], "a", "equal", []),
+        ([*CREATED, record(1, "u", "x", tx=150), record(1, "u", "z")], "z", "equal", []),
+        ([*CREATED, record(0, "t", tx=150), record(2, "u", "b")], "a", "undecided", [("undecided", "1")]),
+    ],
+)
+def test_after_ids_began_again_only_those_of_running_transactions_are_ambiguous(
+    tmp_path: Path, records: list[Keyed], there: str, outcome: str, named: list[tuple[str, str]]
+) -> None:
+    found = compared(tmp_path, records, [["1", there], ["2", "b"]], snapshot=FAR)
+    assert [(d.kind, d.key["id"]) for d in found.differences] == named
+    assert found.outcome == outcome
+    if outcome == "undecided":
+        assert "the transactions that run now have ended" in found.why_undecided[0]
+
+
 def test_undecided_keys_do_not_hide_a_difference(tmp_path: Path) -> None:
     found = compared(tmp_path, UNPLACED, [["1", "a"], ["2", "y"]])
     assert (found.outcome, found.why_undecided) == ("different", [])

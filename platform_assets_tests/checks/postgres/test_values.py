@@ -115,6 +115,10 @@ def test_ids_that_began_again_are_told_from_future_ones_by_their_position() -> N
     assert seen(snapshot, old, lsn=100) == [True]
     assert seen(snapshot, base + 1, base + 100, lsn=100) == [False, False]
     assert seen(snapshot, base + (1 << 21), lsn=160) == [False]
+    far = Snapshot(f"{base}:{base}:", lsn=1 << 40, before=1 << 40)
+    ids = (base, base + 100, base + (1 << 20) - 1)
+    assert seen(far, *ids, lsn=(1 << 40) - (1 << 32) - 1) == [True] * 3
+    assert seen(far, *ids, lsn=(1 << 40) - (1 << 32)) == [False] * 3
 
 
 def test_transactions_whose_ids_may_have_begun_again_are_doubted() -> None:
@@ -126,6 +130,8 @@ def test_transactions_whose_ids_may_have_begun_again_are_doubted() -> None:
         return list(snapshot.doubts(wrapped, np.full(len(ids), lsn, np.int64)))
 
     ids = (base, base + 2, base + 10, base + 11, base + 10 + (1 << 20), base + (1 << 30))
-    assert doubted((1 << 40) - (1 << 32) - 1, *ids) == [False, True, True, True, False, False]
+    assert doubted((1 << 40) - (1 << 32) - 1, *ids) == [False, True, False, False, False, False]
     assert doubted((1 << 40) - (1 << 32), *ids) == [False] * 6
-    assert doubted(-1, *ids) == [False, False, False, False, True, True]
+    assert doubted(-1, *ids) == [False, True, True, True, True, True]
+    snapshot = Snapshot("1000:1010:1002", lsn=1 << 40, before=1 << 40)
+    assert doubted(-1, *ids) == doubted(100, *ids) == [False] * 6, "no ids have begun again yet"
