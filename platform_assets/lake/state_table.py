@@ -259,10 +259,12 @@ def columns_for(now: pa.Schema | None, wanted: pa.Schema) -> pa.Schema:
 
 def blocks(folder: Folder, path: str, columns: pa.Schema, rows_at_once: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file with `columns`, in blocks. A column that the file lacks is null. `path` is in the form
-    that the log uses. Raises FilesLostError."""
+    that the log uses. Raises FilesLostError, also if a page of a fold's file does not match its checksum."""
     plain = pa.schema([field.remove_metadata() for field in columns])
-    with failures.reading_files(folder, ""), folder.open(unquote(path)) as source:
-        file = parquet.opened(source)
+    name = unquote(path)
+    with failures.reading_files(folder, ""), folder.open(name) as source:
+        # Other programs may write checksums that pyarrow does not expect.
+        file = parquet.opened(source, page_checksum_verification=name.startswith(f"{BELOW}/"))
         held = parquet.plain_schema(file)
         names = [name for name in plain.names if name in held.names]
         for block in file.iter_batches(rows_at_once, columns=names, use_threads=False):

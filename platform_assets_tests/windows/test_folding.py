@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -681,6 +682,37 @@ def test_a_lost_file_of_the_state_is_made_again(made: MadeChanges, tmp_path: Pat
     made.state().fold()
     (lost,) = (tmp_path / kind).rglob("bucket-*.parquet")
     lost.unlink()
+    made.load(B, [change(3, B, 5, "y")])
+    outcome = made.state().fold()
+    assert (outcome.made, outcome.reason) == ("rebuild", f"data files of {kind}/orders are missing or damaged")
+    made.check()
+
+
+def change_a_value(path: Path, column: str) -> None:
+    """Change one bit in the data pages of a column, so that the file can still be read, with other values."""
+    content = path.read_bytes()
+    before = pq.read_table(pa.BufferReader(content))
+    chunk = pq.read_metadata(path).row_group(0).column(before.column_names.index(column))
+    end = chunk.data_page_offset + chunk.total_compressed_size
+    for at in range(end - 1, chunk.data_page_offset, -1):
+        damaged = bytearray(content)
+        damaged[at] ^= 1
+        try:
+            after = pq.read_table(pa.BufferReader(damaged))
+        except (OSError, pa.ArrowException):
+            continue
+        if len(after) == len(before) and not after[column].equals(before[column]):
+            path.write_bytes(damaged)
+            return
+    raise AssertionError(f"no bit changes only values of {column}")
+
+
+@pytest.mark.parametrize("kind", ["state", "state_deleted", "history"])
+def test_a_damaged_page_of_the_state_is_not_carried_on(made: MadeChanges, tmp_path: Path, kind: str) -> None:
+    made.load(A, [change(1, A, 0, "x"), change(2, A, 1, None)])
+    made.state().fold()
+    (path,) = (tmp_path / kind).rglob("bucket-*.parquet")
+    change_a_value(path, "id")
     made.load(B, [change(3, B, 5, "y")])
     outcome = made.state().fold()
     assert (outcome.made, outcome.reason) == ("rebuild", f"data files of {kind}/orders are missing or damaged")
