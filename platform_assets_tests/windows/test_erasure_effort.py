@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
+from platform_assets.lake import rows
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Decision
 from platform_assets.ledger.entries import ERASED
 from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.ledger.store import Ledger
+from platform_assets.model.decoding import Repair
 from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.state import StateDeclaration
+from platform_assets.windows.change.changing import WindowChanger
 from platform_assets.windows.erase import erased_keys, erasure_ranges
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic
 from testbed import samples
@@ -118,3 +122,28 @@ def paths_of(folder: Folder, window: str) -> tuple[str, ...]:
     from platform_assets.lake import holdings
 
     return holdings.files_of(folder, window).paths
+
+
+def test_rows_are_read_only_in_windows_that_have_rows_without_a_raw_row(
+    topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.declaration = replace(topic.declaration, state=StateDeclaration(("key",)))
+    windows = topic.seal([{0: [(b"a", b"1"), (b"a", b"2"), (b"b", b"3")]} for _ in range(3)])
+    topic.fill(windows)
+    for window in windows:
+        WindowChanger(topic.declaration, topic.ledger).make(window.key)
+    read, offsets_of = list[tuple[str, str]](), rows.Opened.offsets_of
+
+    def counted(self: rows.Opened, key: str) -> Any:
+        read.append((self.table.uri.rsplit("/", 2)[1], key))
+        return offsets_of(self, key)
+
+    monkeypatch.setattr(rows.Opened, "offsets_of", counted)
+    assert topic.erasure.without_raw_row() == {}
+    assert read == [], "changes are fewer than the decoded rows, but follow from them"
+    # Changes are made from decoded rows, so old ones may have rows that were decoded before.
+    key = windows[1].key
+    topic.decoder(repairs=(Repair(key, 0, 3, "again"),)).decode(key)
+    assert topic.erasure.without_raw_row() == {}
+    assert {window for _, window in read} == {key}
+    assert ("changes", key) in read

@@ -23,17 +23,27 @@ Ranges = Mapping[int, tuple[OffsetRange, ...]]
 def find(eraser: WindowEraser) -> dict[TableRef, dict[str, Ranges]]:
     """Return the offsets of those rows in derived tables that the raw table does not have, by table and window.
 
-    Reads only windows whose receipts do not match. Windows whose raw rows are not those of the receipt are skipped,
-    because these rows may be repaired. Files that cannot be read are not searched, because decoding replaces them.
+    Reads only windows whose decoded rows and dead letters are not as many as their raw rows, by their receipts, or whose
+    changes were made from another load than the present decoded rows. Windows whose raw rows are not those of the receipt
+    are skipped, because these rows may be repaired. Files that cannot be read are not searched, because decoding replaces
+    them.
+
+    Tables come in the order in which the rows have to be removed: the changes first. While the decoded table has rows
+    without a raw row, the changes are searched too, so an interrupted removal can continue.
     """
-    raw, *derived = eraser.tables
+    raw, dead_letters, decoded, changes = eraser.tables
+    derived = (changes, decoded, dead_letters)
     ledger = eraser.ledger
     receipts = {table: ledger.receipts(table) for table in eraser.tables}
     differing = {
         key: receipt
         for key, receipt in receipts[raw].items()
         if any(key in receipts[table] for table in derived)
-        and sum((receipts[t][key].offsets for t in derived if key in receipts[t]), digest_of({})) != receipt.offsets
+        and (
+            sum((receipts[t][key].offsets for t in (dead_letters, decoded) if key in receipts[t]), digest_of({}))
+            != receipt.offsets
+            or _is_of_other_load(receipts[changes].get(key), receipts[decoded].get(key))
+        )
     }
     found: dict[TableRef, dict[str, Ranges]] = {}
     if not differing:
@@ -49,6 +59,13 @@ def find(eraser: WindowEraser) -> dict[TableRef, dict[str, Ranges]]:
             if there is not None and (left := erasure_rules.without(there, held[key])):
                 found.setdefault(table, {})[key] = left
     return found
+
+
+def _is_of_other_load(changes: Receipt | None, decoded: Receipt | None) -> bool:
+    """Return True if a window has changes that were not made from the present decoded rows."""
+    if changes is None or not changes.rows:
+        return False
+    return decoded is None or changes.made_from is None or changes.made_from.load_id != decoded.load_id
 
 
 def _held_by_raw(eraser: WindowEraser, raw: TableRef, receipts: Mapping[str, Receipt]) -> dict[str, Ranges]:
