@@ -36,8 +36,8 @@ class LoadMetadata:
     the first load that were sealed but never loaded. `made_from` is None if the rows were read from Kafka; in that
     case, `engine` read them from `ranges` of `topic_id`. `figures` has the results of the declared expectations, if
     any. `erased` has, by partition, the offsets in `ranges` whose records were erased; a rebuilt ledger also restores
-    these. `found` is true for rows that a rebuilt ledger found, so nothing proves that they are all the rows that were
-    loaded.
+    these. In a table of changes, it tells folds that past files of the state may have these records. `found` is true for
+    rows that a rebuilt ledger found, so nothing proves that they are all the rows that were loaded.
 
     `kept` has the paths, not percent-encoded, of data files that the commit adds with rows of other windows, because
     these windows shared files with this window before. `lost` has the paths, in the form that the log uses, of shared

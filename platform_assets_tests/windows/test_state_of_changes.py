@@ -20,18 +20,22 @@ from platform_assets.errors import (
     FilesLostError,
     StateErasureUnfinishedError,
 )
-from platform_assets.lake import state_table
+from platform_assets.lake import holdings, state_table
 from platform_assets.lake.location import Folder
+from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author
 from platform_assets.model.decoding import Repair
 from platform_assets.model.keeping import Keep
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.state import StateDeclaration
 from platform_assets.orchestration import state_status
-from platform_assets.windows.change.changing import WindowChanger
+from platform_assets.windows.change.changing import WindowChanger, stale_windows
 from platform_assets.windows.decide.parking import park, unpark
+from platform_assets.windows.erase.erasing import WindowEraser
+from platform_assets.windows.recover import accept_partial
 from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.erasures import MadeTopic, found_in
+from platform_assets_tests.support.kept_cluster import KeptCluster, loader_of
 from platform_assets_tests.support.made_changes import COLUMNS, DAYS, MadeChanges, change
 from platform_assets_tests.windows.test_changing import Sent, topic_of
 
@@ -48,14 +52,14 @@ def values(root: Path, topic: str) -> dict[object, object]:
 AUTHOR = Author("tester", "asked to")
 
 
-def folded(root: Path) -> tuple[MadeTopic, TopicState]:
+def folded(root: Path, declared: StateDeclaration = DECLARED) -> tuple[MadeTopic, TopicState]:
     """Return a topic whose state has the value `secret`, at offset 2, and its state."""
     topic = MadeTopic(root)
-    topic.declaration = replace(topic.declaration, state=DECLARED)
+    topic.declaration = replace(topic.declaration, state=declared)
     windows = topic.seal([{0: [(b"a", b"older"), (b"b", b"other")]}, {0: [(b"a", b"secret"), (b"c", b"new")]}])
     topic.fill(windows)
     changer = WindowChanger(topic.declaration, topic.ledger)
-    state = TopicState(topic.declaration.topic, DECLARED, topic.ledger.lake)
+    state = TopicState(topic.declaration.topic, declared, topic.ledger.lake)
     for window in reversed(windows):
         changer.make(window.key)
         state.fold()
@@ -112,6 +116,94 @@ def test_erasing_a_record_that_only_past_files_have_deletes_them(tmp_path: Path)
     assert found_in(tmp_path / "state", b"secret")
     erase(topic, 0, 1)
     assert values(tmp_path, topic.topic) == {"a": "newer"}
+    assert not found_in(tmp_path, b"secret")
+
+
+def lose_for_good(topic: MadeTopic) -> str:
+    """Lose the raw rows of the newest window, which Kafka no longer has, and accept the loss. Return the window's key."""
+    window, folder = topic.ledger.windows(topic.topic)[-1], topic.lake.table(topic.declaration.raw_table)
+    for path in holdings.files_of(folder, window.key).paths:
+        (folder.path / path.replace("%25", "%")).unlink()
+    end = window.ranges.by_partition[0].end
+    left = accept_partial.find(loader_of(topic, KeptCluster(topic.topic, {0: end}, starts={0: end})), window)
+    assert left is not None
+    assert left.accept(AUTHOR).rows == 0
+    return window.key
+
+
+def test_rows_whose_raw_rows_are_lost_for_good_leave_a_state_and_its_past_files(tmp_path: Path) -> None:
+    topic, state = folded(tmp_path, replace(DECLARED, history=True))
+    lose_for_good(topic)
+    topic.erasure.run(AUTHOR)
+    assert not found_in(tmp_path, b"secret")
+    assert values(tmp_path, topic.topic) == {"a": "older", "b": "other"}
+    assert state.compare().is_equal
+    assert stale_windows(topic.ledger, topic.declaration) == []
+
+
+@pytest.mark.parametrize("killed_after", ["changes", "decoded", "all tables"])
+@pytest.mark.parametrize("by", ["erase", "sensor"])
+def test_a_killed_erasure_of_rows_whose_raw_rows_are_lost_for_good_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: str, by: str
+) -> None:
+    topic, state = folded(tmp_path, replace(DECLARED, history=True))
+    lose_for_good(topic)
+    erase_rows = WindowEraser.erase
+
+    def killed(self: WindowEraser, table: Any, *arguments: Any) -> Any:
+        yield from erase_rows(self, table, *arguments)
+        if table.kind == killed_after:
+            raise KeyboardInterrupt
+
+    def killed_before_fold(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WindowEraser, "erase", killed)
+        patched.setattr(TopicState, "fold", killed_before_fold)
+        with pytest.raises(KeyboardInterrupt):
+            topic.erasure.run(AUTHOR)
+    assert found_in(tmp_path / "state", b"secret")
+    assert state.pending().erases
+    if by == "erase":
+        topic.erasure.run(AUTHOR)
+        assert not found_in(tmp_path, b"secret")
+        assert decisions.decisions(topic.lake, topic.topic, ("erased",)), "derived tables count it"
+    else:
+        for window in stale_windows(topic.ledger, topic.declaration):
+            WindowChanger(topic.declaration, topic.ledger).make(window)
+        state.fold()
+    assert values(tmp_path, topic.topic) == {"a": "older", "b": "other"}
+    for kind in ("state", "state_deleted", "history", "changes"):
+        assert not found_in(tmp_path / kind, b"secret"), kind
+    assert state.compare().is_equal
+
+
+def test_changes_of_rows_that_are_no_longer_decoded_leave_a_state_and_its_past_files(tmp_path: Path) -> None:
+    topic, state = folded(tmp_path)
+    key = lose_for_good(topic)
+    topic.decoder().decode(key)
+    assert topic.erasure.without_raw_row() == {topic.declaration.changes_table: {key: {0: (OffsetRange(2, 4),)}}}
+    topic.erasure.run(AUTHOR)
+    for kind in ("state", "state_deleted", "changes"):
+        assert not found_in(tmp_path / kind, b"secret"), kind
+    assert values(tmp_path, topic.topic) == {"a": "older", "b": "other"}
+    assert state.compare().is_equal
+
+
+@pytest.mark.parametrize("declared", [None, DECLARED])
+def test_each_erasure_fails_while_a_table_that_is_no_longer_declared_has_rows_without_a_raw_row(
+    tmp_path: Path, declared: StateDeclaration | None
+) -> None:
+    topic, _ = folded(tmp_path, replace(DECLARED, history=True))
+    lose_for_good(topic)
+    topic.declaration = replace(topic.declaration, state=declared)
+    for _ in range(2):
+        with pytest.raises(StateErasureUnfinishedError, match="history/people, then run"):
+            topic.erasure.run(AUTHOR)
+    assert found_in(tmp_path / "history", b"secret")
+    topic.declaration = replace(topic.declaration, state=replace(DECLARED, history=True))
+    topic.erasure.run(AUTHOR)
     assert not found_in(tmp_path, b"secret")
 
 

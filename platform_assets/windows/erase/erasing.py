@@ -255,7 +255,8 @@ class _Window:
         """Return the metadata of the window's load, but with a new id; None if nothing was loaded."""
         load_id, run_id = str(uuid.uuid4()), self.eraser.run_id
         r, is_raw = self.receipt, self.table.kind == "raw"
-        erased = self.erased if is_raw else {}
+        # A fold deletes past files of the state because of this, even if the erasure's process ends before its own fold.
+        erased = self.erased if self.table.kind in ("raw", "changes") else {}
         if r is not None and r.table_version is not None:
             return LoadMetadata(
                 r.topic,

@@ -20,7 +20,7 @@ from platform_assets.errors import (
     StateErasureUnfinishedError,
     UnerasedReplay,
 )
-from platform_assets.lake import delta_log, holdings, load_log, rows
+from platform_assets.lake import delta_log, holdings, load_log, rows, state_table
 from platform_assets.lake.leftovers import delete_overtaken
 from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Author, Decision
@@ -49,6 +49,7 @@ from platform_assets.windows.erase.outcome import Done, Left, Selected
 from platform_assets.windows.erase.returned import receipts_of_rows
 from platform_assets.windows.erase.searching import Unread
 from platform_assets.windows.proved_files import forget_unnamed, recognised
+from platform_assets.windows.state.changes_source import ChangesSource, UnknownChangeError
 
 _log = logger(__name__)
 
@@ -224,11 +225,11 @@ class Erasure:
         """
         gone, written = dict[str, int](), dict[str, int]()
         uncompared = self.uncompared()
-        windows, failed = self._in_tables(gone, written, uncompared)
+        windows, failed, made_state = self._in_tables(gone, written, uncompared)
         done_with = tuple(key for key in windows if key not in failed)
         # Derived tables count these decisions. Their rows and past files may also have values of records that the topic's
         # tables no longer have: of expired windows, and of rows without a raw row.
-        if done_with or uncompared.files or any(gone.values()) or self._has_new_keys():
+        if done_with or uncompared.files or any(gone.values()) or made_state or self._has_new_keys():
             details = {
                 **Done(len(done_with), gone, written).to_fields(),
                 "offsets": {key: triples(windows[key]) for key in done_with},
@@ -260,9 +261,9 @@ class Erasure:
 
     def _in_tables(
         self, gone: dict[str, int], written: dict[str, int], uncompared: Uncompared
-    ) -> tuple[dict[str, Ranges], dict[str, PlatformError]]:
+    ) -> tuple[dict[str, Ranges], dict[str, PlatformError], bool]:
         """Erase in the tables of the topic, and add the numbers of rows and bytes to `gone` and `written`. Return the
-        windows with the offsets, and the windows that failed."""
+        windows with the offsets, the windows that failed, and True if the topic's state was made again."""
         unfinished, returned = decisions.unfinished_erasures(self.ledger.lake, self.topic), self.returned()
         eraser = WindowEraser(self.declaration, self.ledger, self.run_id)
         windows, failed = dict[str, Ranges](), dict[str, PlatformError]()
@@ -275,15 +276,17 @@ class Erasure:
                 for outcome in self._each(eraser, table, windows, sealed, failed):
                     gone[table.name] = gone.get(table.name, 0) + outcome.rows
                     written[table.name] = written.get(table.name, 0) + outcome.bytes
-        for counts, more in zip((gone, written), self._unfounded(eraser, failed, uncompared.windows), strict=True):
-            for name, number in more.items():
-                counts[name] = counts.get(name, 0) + number
-        self._make_changes(sorted({*windows} - {*failed}))
-        self._make_state(is_needed=bool(windows))
+        without_raw_row = set[str]()
+        for outcome in self._unfounded(eraser, failed, uncompared.windows):
+            without_raw_row.add(outcome.window)
+            gone[outcome.table.name] = gone.get(outcome.table.name, 0) + outcome.rows
+            written[outcome.table.name] = written.get(outcome.table.name, 0) + outcome.bytes
+        self._make_changes(sorted({*windows, *without_raw_row} - {*failed}))
+        made_state = self._make_state(is_needed=bool(windows or without_raw_row))
         self._delete_overtaken(eraser, uncompared)
         for table in eraser.tables if windows else ():
             forget_unnamed(self.ledger.lake, table)
-        return windows, failed
+        return windows, failed, made_state
 
     def _make_changes(self, windows: Sequence[str]) -> None:
         """Make the changes of rewritten windows again, so that an erased record gives way to the one before it. A window
@@ -298,32 +301,50 @@ class Erasure:
             except PlatformError as e:
                 _log.warning("%s: the changes of window %s will be made again later: %s", changes, key, e)
 
-    def _make_state(self, *, is_needed: bool) -> None:
+    def _make_state(self, *, is_needed: bool) -> bool:
         """Make the topic's state from all changes, and delete its past files, if it exists. Without `is_needed`, do so
-        only if records were erased from the changes since the last fold. Raises StateErasureUnfinishedError."""
+        only if records were erased from the changes since the last fold. Return True if the state was made. Raises
+        StateErasureUnfinishedError."""
         lake, declared = self.ledger.lake, self.declaration.state
         held = [kind for kind in STATE_KINDS if delta_log.exists(lake.root / kind / self.topic)]
         if not held:
-            return
+            return False
         if declared is None:
-            if is_needed:
+            if is_needed or any(map(self._lacks_erasure, held)):
                 raise StateErasureUnfinishedError(self.topic, left=held)
-            return
+            return False
         # Imported here because it loads compiled code, which a code location does not need.
         from platform_assets.windows.state.folding import TopicState
 
-        state = TopicState(self.topic, declared, lake, self.run_id)
+        state, is_made = TopicState(self.topic, declared, lake, self.run_id), False
         for attempt in range(_RACES):
             try:
                 if is_needed or state.pending().erases:
                     made = state.fold(rebuild=True, erases=True)
+                    is_made = True
                     self.progress(f"state/{self.topic}: {made.rows:,} rows made again")
                 break
             except PlatformError as e:
                 if not isinstance(e, ConcurrentFoldError) or attempt == _RACES - 1:
                     raise StateErasureUnfinishedError(self.topic, str(e)) from e
-        if is_needed and "history" in held and not declared.history:
+        if "history" in held and not declared.history and (is_needed or self._lacks_erasure("history")):
             raise StateErasureUnfinishedError(self.topic, left=["history"])
+        return is_made
+
+    def _lacks_erasure(self, kind: str) -> bool:
+        """Return True if records were erased from the changes after the newest fold of a table of the state. False if
+        the log of the changes no longer tells."""
+        table, changes = (
+            self.ledger.lake.root / kind / self.topic,
+            self.ledger.lake.table(self.declaration.changes_table),
+        )
+        fold = state_table.opened(table).fold
+        if fold is None or not delta_log.exists(changes):
+            return False
+        try:
+            return any(load.erases for load in ChangesSource.newest(changes).loads_since(fold.changes))
+        except UnknownChangeError:
+            return False
 
     def replays_left(self) -> list[str]:
         """Return the names of replays from which an erasure has not removed all records yet."""
@@ -347,23 +368,21 @@ class Erasure:
 
     def _unfounded(
         self, eraser: WindowEraser, failed: dict[str, PlatformError], uncompared: Mapping[str, Ranges]
-    ) -> tuple[dict[str, int], dict[str, int]]:
+    ) -> list[ErasedWindow]:
         """Remove derived rows without a raw row. From logs and ledger, remove the values of these rows, of the windows
-        `uncompared`, and of all erased records, including records that a load has found by their keys. Return the rows and
-        bytes by table, and add the windows that failed to `failed`."""
+        `uncompared`, and of all erased records, including records that a load has found by their keys. Return the
+        rewritten windows, and add the windows that failed to `failed`."""
         named = {key: triples(ranges) for key, ranges in erased_of(self.ledger, self.topic).items()}
-        gone, written = dict[str, int](), dict[str, int]()
+        done = list[ErasedWindow]()
         for table, windows in unfounded.find(eraser).items():
-            for outcome in self._each(eraser, table, windows, {}, failed):
-                gone[table.name] = gone.get(table.name, 0) + outcome.rows
-                written[table.name] = written.get(table.name, 0) + outcome.bytes
+            done += self._each(eraser, table, windows, {}, failed)
             for key, ranges in windows.items():
                 named.setdefault(key, []).extend(triples(ranges))
         for key, ranges in uncompared.items():
             named.setdefault(key, []).extend(triples(ranges))
         if named:
             erased_logs.clean(self.ledger, eraser.tables, {key: merge_named(parts) for key, parts in named.items()})
-        return gone, written
+        return done
 
     def _delete_overtaken(self, eraser: WindowEraser, uncompared: Uncompared) -> None:
         for table in eraser.tables:
