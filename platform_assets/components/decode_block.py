@@ -17,6 +17,7 @@ from platform_assets.decoding.formats import FORMATS, decoder_of
 from platform_assets.decoding.options import MOST_BYTES
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import column_bounds, decoded_table
+from platform_assets.model import debezium
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.expectations import KINDS, SEVERITIES, Expectation, ExpectationKind, Value
 from platform_assets.model.windows import edge_of
@@ -178,6 +179,13 @@ def decode_declaration(block: Mapping[str, Any]) -> DecodeDeclaration:
     _check_known("dead_letters", shares, _SHARES)
     given = {f"{name}_share": _share(name, shares[name]) for name in _SHARES if name in shares}
     fields, key_fields = decoder_of(value).fields, None if key is None else decoder_of(key).fields
+    if key is not None and value.format == debezium.FORMAT and key.format == "json":
+        from platform_assets.decoding.debezium.declaration import check_json_key
+
+        try:
+            check_json_key(value, decoder_of(key).fields)
+        except ConfigurationError as e:
+            raise ConfigurationError(f"key: {e}") from e
     columns = decoded_table.columns(key_fields, fields)
     judged = [*fields.names, *(() if key is None else (decoded_table.KEY,))]
     replaces, loses_rows = _replaces(block.get("replaces"))

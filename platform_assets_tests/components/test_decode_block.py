@@ -86,6 +86,36 @@ def test_mistakes(changes: dict[str, Any], text: str) -> None:
         decode_declaration({"value": VALUE, **changes})
 
 
+@pytest.mark.parametrize(
+    ("column", "connector", "text"),
+    [
+        ("DATE", {}, "days or, with `isostring`, as text ending with Z"),
+        ("DATE", {"time.precision.mode": "isostring"}, "as INT or, with `time.precision.mode: isostring`, STRING"),
+        ("DECIMAL(12, 2)", {}, "as STRING, and set `decimal.handling.mode` to `string`"),
+        ("DECIMAL(12, 2)", {"decimal.handling.mode": "string"}, "a decimal as text or bytes"),
+        ("BINARY", {"binary.handling.mode": "hex"}, "writes bytes as hex in the record's key"),
+        ("BINARY", {"binary.handling.mode": "base64-url-safe"}, "as STRING; or let the connector write keys in Avro"),
+    ],
+)
+def test_a_key_that_json_cannot_read_as_the_connector_writes_it_is_refused(
+    column: str, connector: dict[str, str], text: str
+) -> None:
+    schema = f"id INT NOT NULL, k {column} NOT NULL"
+    value = {"format": "debezium", "schema": schema, "connector": connector}
+    with pytest.raises(ConfigurationError, match=f"key: column 'k' is .*{re.escape(text)}"):
+        decode_declaration({"value": value, "key": {"format": "json", "schema": schema}})
+    decode_declaration({"value": value, "key": {"format": "json", "schema": "id INT NOT NULL"}})
+    decode_declaration({"value": {"format": "json", "schema": schema}, "key": {"format": "json", "schema": schema}})
+
+
+def test_a_key_that_json_reads_as_the_connector_writes_it_is_declared() -> None:
+    key = {"format": "json", "schema": "k BINARY, n DECIMAL(9, 2), s STRING"}
+    value = {**key, "format": "debezium"}
+    modes = {"decimal.handling.mode": "double", "binary.handling.mode": "base64"}
+    decode_declaration({"value": {**value, "connector": modes}, "key": key})
+    decode_declaration({"value": {**value, "registry": True}, "key": key})
+
+
 def test_mistake_is_named_with_file_and_line(tmp_path: Path) -> None:
     file = tmp_path / "orders" / "defs.yaml"
     file.parent.mkdir()

@@ -165,6 +165,34 @@ def declared(spec: FormatSpec, *, by_registry: bool = False) -> Declared:
     )
 
 
+def check_json_key(value: FormatSpec, key: pa.Schema) -> None:
+    """Raise ConfigurationError if the format `json` cannot read the columns of `key` as the connector writes them, which
+    would make each record a dead letter, or read other bytes. `value` declares the topic's change events."""
+    connector = value.options.get("connector", {})
+    modes = {name: connector.get(name, known[0]) for name, known in _MODES.items()}
+    for field in key:
+        for kind in leaves(field.type):
+            wrong = None
+            if pa.types.is_date(kind):
+                wrong = (
+                    "a date as days or, with `isostring`, as text ending with Z",
+                    f"INT or, with `{TIMES}: isostring`, STRING",
+                )
+            elif pa.types.is_decimal(kind) and modes[DECIMALS] != "double" and "registry" not in value.options:
+                wrong = (
+                    "a decimal as text or bytes",
+                    f"STRING, and set `{DECIMALS}` to `string` in the connector and in `value`",
+                )
+            elif pa.types.is_binary(kind) and modes[BYTES] in ("hex", "base64-url-safe"):
+                wrong = f"bytes as {modes[BYTES]}", "STRING"
+            if wrong is not None:
+                raise ConfigurationError(
+                    f"column {field.name!r} is {type_name(kind)}, but the connector writes {wrong[0]} in the record's key, which "
+                    f"`format: json` cannot read: declare the column in `key` and in `value` as {wrong[1]}; or let the connector "
+                    "write keys in Avro"
+                )
+
+
 def _check_registry(spec: FormatSpec) -> None:
     """Raise ConfigurationError if an option declares what a registry's schema shows, or applies only to JSON."""
     connector = spec.options.get("connector")
