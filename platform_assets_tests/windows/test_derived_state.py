@@ -237,6 +237,13 @@ def test_a_changed_row_of_a_state_replaces_only_the_groups_that_see_it(tmp_path:
     assert rows_of(lake.lake, "x") == expected(lake, fleet)
 
 
+def test_changes_of_several_inputs_may_touch_no_group() -> None:
+    none = pa.table({"day": pa.array([], pa.date32())})
+    found = touched.together([none, none])
+    assert found is not None
+    assert found.equals(none)
+
+
 @pytest.mark.spark
 def test_rows_of_two_versions_differ_whatever_the_order_of_their_columns(connection: Connection) -> None:
     """A table that started over may have its columns in another order. A zero may have got a sign."""

@@ -121,7 +121,7 @@ def together(found: Sequence[pa.Table]) -> pa.Table | None:
         first.setdefault(repr(row), number)
     if len(first) > MOST_GROUPS:
         raise _too_many()
-    return groups.take(list(first.values()))
+    return groups.take(pa.array(first.values(), pa.int64()))
 
 
 def _changed(engine: DerivingEngine, query: Query, old: PinnedInput, new: PinnedInput) -> DataFrame:
