@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from platform_assets.checks.postgres.values import DatabaseType
-from platform_assets.errors import ConfigurationError, PlatformError, Retryable
+from platform_assets.errors import ConfigurationError, PlatformError, Retryable, Terminal
 
 _NEWEST: Final = "pg_current_wal_insert_lsn() - '0/0'"
 _SETTINGS: Final = (
@@ -20,8 +20,10 @@ _SETTINGS: Final = (
     "SET extra_float_digits = 1; SET row_security = off; SET statement_timeout = 0; "
     "SET idle_in_transaction_session_timeout = 0"
 )
+_SETTINGS_SINCE: Final = {140_000: "SET idle_session_timeout = 0", 170_000: "SET transaction_timeout = 0"}
+"""More settings, by the first version of the server that has them."""
 _COLUMNS: Final = """
-SELECT a.attname, coalesce(b.typname, t.typname), coalesce(b.typtype, t.typtype), e.typname, e.typtype
+SELECT a.attname, a.attgenerated <> '', coalesce(b.typname, t.typname), coalesce(b.typtype, t.typtype), e.typname, e.typtype
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON t.typtype = 'd' AND b.oid = t.typbasetype
 LEFT JOIN pg_type e ON e.oid = coalesce(b.typelem, t.typelem) AND coalesce(b.typcategory, t.typcategory) = 'A'
@@ -35,8 +37,11 @@ WHERE n.nspname = %s AND c.relname = %s AND i.indisprimary AND k.place <= i.indn
 _FILES: Final = """
 WITH RECURSIVE parts (oid) AS (
   SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
-  UNION SELECT i.inhrelid FROM pg_inherits i JOIN parts ON i.inhparent = parts.oid)
+  UNION SELECT i.inhrelid FROM pg_inherits i JOIN parts ON i.inhparent = parts.oid
+  JOIN pg_class p ON p.oid = i.inhparent AND p.relkind = 'p')
 SELECT oid::bigint, pg_relation_filenode(oid)::bigint FROM parts ORDER BY oid"""
+_IS_PARTITIONED: Final = """
+SELECT c.relkind = 'p' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"""
 _SLOTS: Final = """
 SELECT slot_name, confirmed_flush_lsn - '0/0' FROM pg_replication_slots
 WHERE slot_type = 'logical' AND database = current_database() AND (%s IS NULL OR slot_name = %s) ORDER BY slot_name"""
@@ -107,6 +112,10 @@ class DatabaseUnreachableError(Retryable):
     """PostgreSQL does not answer, or a connection broke."""
 
 
+class ServerLimitError(Terminal):
+    """PostgreSQL reached a limit of its disk, memory, connections or configuration."""
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A replication slot: up to `confirmed`, its connector has written all changes to Kafka."""
@@ -135,8 +144,10 @@ class Database:
                 f"the database has no table {self.schema}.{self.table}: name the topic's table with `--table schema.table`"
             )
         return {
-            name: DatabaseType(kind, letter, None if element is None else DatabaseType(element, element_letter))
-            for name, kind, letter, element, element_letter in found
+            name: DatabaseType(
+                kind, letter, None if element is None else DatabaseType(element, element_letter), is_generated
+            )
+            for name, is_generated, kind, letter, element, element_letter in found
         }
 
     def primary_key(self) -> list[str]:
@@ -164,8 +175,11 @@ class Database:
         from psycopg2 import sql
 
         keys = [_text(name, DatabaseType("text")) for name in key]
-        query = sql.SQL("SELECT {} FROM {} ORDER BY {}").format(
+        # Rows of tables that inherit from this one are in other topics; those of partitions are not.
+        only = self._ask(self._reading, _IS_PARTITIONED, [self.schema, self.table]) != [(True,)]
+        query = sql.SQL("SELECT {} FROM {}{} ORDER BY {}").format(
             sql.SQL(", ").join([*keys, *(_text(name, kind) for name, kind in columns.items())]),
+            sql.SQL("ONLY " if only else ""),
             sql.Identifier(self.schema, self.table),
             sql.SQL(", ").join(sql.SQL('{} COLLATE "C"').format(each) for each in keys),
         )
@@ -203,9 +217,17 @@ def opened(address: str, variable: str, schema: str, table: str) -> Iterator[Dat
         for connection in (control, reading):
             connection.set_client_encoding("UTF8")
             with _translated(), closing(connection.cursor()) as cursor:
-                cursor.execute(_SETTINGS)
+                cursor.execute("; ".join(settings(connection.server_version)))
         check_primary(control, variable)
         yield Database(reading, control, schema, table)
+
+
+def settings(version: int) -> list[str]:
+    """Return the settings of a session on a server with this version, such as 150004. Pure.
+
+    No timeout ends the session, because one connection is idle while the other one reads a large table.
+    """
+    return [_SETTINGS, *(text for since, text in _SETTINGS_SINCE.items() if version >= since)]
 
 
 def check_primary(connection: Any, variable: str) -> None:
@@ -263,7 +285,12 @@ def _translated() -> Iterator[None]:
 
 def _translation(code: str | None, message: str | None) -> PlatformError:
     """Return the platform's error for one of PostgreSQL, given its SQLSTATE."""
-    if code is None or code[:2] in ("08", "57", "53"):
+    if code is not None and code[:2] == "53":
+        return ServerLimitError(
+            f"PostgreSQL reached a limit: {message} (SQLSTATE {code}). Nothing was compared. It sorts the table once in temporary "
+            "files: raise the limit, such as `temp_file_limit` of the user, or free the server's disk, and run the command again"
+        )
+    if code is None or code[:2] in ("08", "57"):
         return DatabaseUnreachableError(
             f"the connection to PostgreSQL broke: {message or 'no answer'}. Nothing was compared. Run the command again."
         )

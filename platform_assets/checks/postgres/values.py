@@ -43,11 +43,13 @@ _NOT_A_NUMBER: Final = "NaN"
 @dataclass(frozen=True, slots=True)
 class DatabaseType:
     """A type in PostgreSQL: its name in `pg_type` and the letter of its kind (`e` is an enum, `r` a range). A domain
-    counts as its base type. Of an array, `element` is the type of the elements."""
+    counts as its base type. Of an array, `element` is the type of the elements. If it is generated, PostgreSQL computes the
+    column from others."""
 
     name: str
     kind: str = "b"
     element: DatabaseType | None = None
+    is_generated: bool = False
 
     @property
     def is_text(self) -> bool:
