@@ -8,19 +8,21 @@ that is decoded.
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, Final, Literal
 
 from platform_assets.checks.postgres.database import Database, opened
 from platform_assets.checks.postgres.latest import Cause, Key, Latest, LatestRows, order_of
 from platform_assets.checks.postgres.values import Conversion, DatabaseType, conversion, key_text
 from platform_assets.decoding.formats import decoder_of
-from platform_assets.errors import ConfigurationError
+from platform_assets.errors import ConfigurationError, Terminal
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.lake import delta_log
 from platform_assets.lake.decoded_table import type_name
@@ -34,6 +36,7 @@ KEPT: Final = 1_000
 """Default number of differences that are kept; all are counted."""
 _LOOK_AGAIN: Final = 1.0
 Kind = Literal["missing", "extra", "different", "undecided"]
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 Outcome = Literal["equal", "different", "undecided"]
 _UNSURE: Final[dict[Cause, str]] = {
     "unplaced": (
@@ -50,6 +53,16 @@ _UNSURE: Final[dict[Cause, str]] = {
     ),
 }
 """Text about undecided keys for each cause. The number of the keys comes before it."""
+
+
+class DiskFullError(Terminal):
+    """The folder of temporary files is full."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(
+            f"the decoded rows cannot be sorted in temporary files below {folder}: {reason}. Nothing was compared. Free space "
+            "there, or set TMPDIR to a folder on a larger disk, and run the command again"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +151,7 @@ class PostgresComparison:
 
     def run(self) -> Comparison:
         """Compare all rows. Raises ConfigurationError if the topic is not one of a database table, or has no key that
-        can be compared, or has no decoded rows yet; FilesLostError and DatabaseUnreachableError."""
+        can be compared, or has no decoded rows yet; FilesLostError, DiskFullError, DatabaseUnreachableError and ServerLimitError."""
         d = self.declaration
         if d.decode is None or d.decode.value.format != debezium.FORMAT:
             raise ConfigurationError(
@@ -151,8 +164,13 @@ class PostgresComparison:
         schema, table = self._names()
         with opened(self.address, self.variable, schema, table) as database:
             reasons = self._waited(database)
-            with TemporaryDirectory(prefix="platform-assets-compare-") as folder:
-                return self._compared(database, reasons, Path(folder))
+            try:
+                with TemporaryDirectory(prefix="platform-assets-compare-") as folder:
+                    return self._compared(database, reasons, Path(folder))
+            except OSError as e:
+                if e.errno in _FULL:
+                    raise DiskFullError(gettempdir(), e.strerror or os.strerror(e.errno)) from e
+                raise
 
     def _names(self) -> tuple[str, str]:
         parts = self.declaration.topic.split(".")[-2:] if self.table is None else self.table.split(".")

@@ -54,7 +54,8 @@ class DatabaseType:
     @property
     def is_text(self) -> bool:
         """True if the connector writes PostgreSQL's text of a value."""
-        return self.name in _TEXTS or self.kind in ("e", "r")
+        # The connector writes a range of timestamptz in the time zone of its own machine.
+        return self.name in _TEXTS or (self.kind in ("e", "r") and self.name != "tstzrange")
 
     def __str__(self) -> str:
         return self.name if self.element is None else f"{self.element}[]"

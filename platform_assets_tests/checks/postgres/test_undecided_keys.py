@@ -4,14 +4,19 @@ of the rows that it may be, but not all of them, and they hide no difference of 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, cast
 
+import pyarrow as pa
 import pytest
 
+from platform_assets.checks.postgres import comparing
 from platform_assets.checks.postgres.comparing import Comparison, PostgresComparison
 from platform_assets.checks.postgres.database import Database, Snapshot
+from platform_assets.checks.postgres.latest import LatestRows
 from platform_assets.checks.postgres.values import DatabaseType
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.state import StateDeclaration
@@ -193,6 +198,31 @@ def test_a_delete_ends_the_key_of_its_record_as_in_the_state(tmp_path: Path) -> 
         "different",
         [("extra", f"\\x{text}")],
     )
+
+
+def test_a_full_folder_of_temporary_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **kwargs: object) -> Comparison:
+        with pa.OSFile("/dev/full", "wb") as sink:
+            sink.write(b"x" * (1 << 20))
+        raise AssertionError("unreachable")
+
+    @contextmanager
+    def opened(*args: object) -> Iterator[Database]:
+        yield cast(Database, FakeDatabase(COLUMNS, [], SNAPSHOT))
+
+    topic = DecodedTopic(tmp_path / "lake", "db.public.orders", DECODE)
+    topic.load(CREATED)
+    topic.decode()
+    monkeypatch.setattr(comparing, "opened", opened)
+    monkeypatch.setattr(PostgresComparison, "_waited", lambda self, database: ())
+    monkeypatch.setattr(LatestRows, "sorted", full)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(FakeDatabase, "primary_key", lambda self: ["id"], raising=False)
+    made = PostgresComparison(topic.declaration, topic.ledger, cast(Any, None), "", "X")
+    with pytest.raises(comparing.DiskFullError, match="No space left on device") as e:
+        made.run()
+    assert f"below {tmp_path}:" in str(e.value)
+    assert "TMPDIR" in str(e.value)
 
 
 def test_a_generated_column_is_not_compared(tmp_path: Path) -> None:

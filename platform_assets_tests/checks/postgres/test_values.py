@@ -95,6 +95,12 @@ def test_texts_of_keys_are_those_of_postgres() -> None:
     assert key_text(NUMERIC, pa.decimal128(12, 2)) is None
 
 
+def test_ranges_are_compared_as_texts_except_those_in_a_time_zone() -> None:
+    made = {name: conversion(DatabaseType(name, "r"), pa.string()) for name in ("tsrange", "int4range", "tstzrange")}
+    assert {name for name, how in made.items() if how is None} == {"tstzrange"}
+    assert key_text(DatabaseType("tstzrange", "r"), pa.string()) is None
+
+
 def seen(snapshot: Snapshot, *ids: int, lsn: int = 100) -> list[bool]:
     wrapped = np.array([each & 0xFFFF_FFFF for each in ids], np.int64)
     return list(snapshot.sees(wrapped, np.full(len(ids), lsn, np.int64)))
