@@ -6,20 +6,22 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import polars as pl
 import pytest
 from deltalake import DeltaTable
 
 from platform_assets.checks import changes as checks
 from platform_assets.engines import changes as engine
-from platform_assets.errors import ConfigurationError, FilesLostError, NotLoadedError
+from platform_assets.errors import ChangesOutdatedError, ConfigurationError, FilesLostError, NotLoadedError
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import EXPIRED
 from platform_assets.ledger.store import Ledger
-from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.state import (
     NO_KEY,
@@ -33,6 +35,7 @@ from platform_assets.model.state import (
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.change.changing import WindowChanger, stale_windows
 from platform_assets.windows.recover.rebuild_decoded import rebuild_changes
+from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.decoded_topic import DecodedTopic
 from platform_assets_tests.support.erasures import MadeTopic, found_in
 from platform_assets_tests.support.variants import long_after
@@ -43,6 +46,7 @@ DECODE: Final = DecodeDeclaration(
     VALUE, FormatSpec("json", {"schema": "id BIGINT, region STRING"}), fail_share=1.0, warn_share=1.0
 )
 LAST: Final = StateDeclaration(("id", "region"))
+ONE: Final = StateDeclaration(("id",))
 STATES: Final = (
     LAST,
     StateDeclaration(("id",), deletes="none", keep="first"),
@@ -472,3 +476,59 @@ def test_an_audit_makes_changes_again_and_finds_altered_ones(tmp_path: Path, mon
     chosen: Callable[..., Any] = engine.Choice.finished
     monkeypatch.setattr(engine.Choice, "finished", lambda self: ({0: chosen(self)[0][0][:1]}, chosen(self)[1]))
     assert topic.changer.difference(key) is not None
+
+
+@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "killed before the receipt"])
+def test_a_fold_waits_for_a_new_window_whose_changes_were_made_by_another_declaration(
+    tmp_path: Path, *, is_recorded: bool
+) -> None:
+    """A new version of the code made them, and is then taken back."""
+    topic = topic_of(tmp_path, ONE)
+    first, second = topic.load(
+        [Sent(1, "n", 1, 1).record, Sent(2, "n", 1, 2).record], [Sent(1, "n", 2, 3).record, Sent(1, "s", 2, 4).record]
+    )
+    topic.decode()
+    topic.changer.make(first)
+    state = TopicState(topic.topic, ONE, topic.lake)
+    state.fold()
+    topic.state = LAST
+
+    def killed(step: str) -> None:
+        if step == "receipt" and not is_recorded:
+            raise KeyboardInterrupt
+
+    with nullcontext() if is_recorded else pytest.raises(KeyboardInterrupt):
+        WindowChanger(topic.declaration, topic.ledger, before_step=killed).make(second)
+    topic.state = ONE
+    pending = state.pending()
+    assert "1 window has changes that were made with other columns or another `state:`" in pending.waits
+    assert not pending.is_due
+    with pytest.raises(ChangesOutdatedError, match=second):
+        state.fold()
+    topic.changer.make(second)
+    state.fold()
+    assert state.compare().is_equal
+    rows = pl.scan_delta(str(tmp_path / "state" / topic.topic)).collect()
+    assert {row["id"]: row["n"] for row in rows.to_dicts()} == {1: 4, 2: 2}
+
+
+def test_a_state_is_not_made_from_changes_of_another_declaration_whose_rows_are_dead_letters_now(
+    tmp_path: Path,
+) -> None:
+    topic = topic_of(tmp_path, ONE)
+    first, second = topic.load([Sent(1, "n", 1, 1).record], [Sent(2, "n", 2, 2).record])
+    topic.decode()
+    for key in (first, second):
+        topic.changer.make(key)
+    state = TopicState(topic.topic, ONE, topic.lake)
+    state.fold()
+    place = topic.windows[0].ranges.by_partition[0].start
+    topic.declared = replace(topic.declared, repairs=(Repair(first, 0, place, "no json"),))
+    topic.decode(first)
+    topic.state = LAST
+    topic.changer.make(second)
+    state = TopicState(topic.topic, LAST, topic.lake)
+    assert first in state.pending().waits
+    topic.changer.make(first)
+    state.fold()
+    assert pl.scan_delta(str(tmp_path / "state" / topic.topic)).collect()["id"].to_list() == [2]

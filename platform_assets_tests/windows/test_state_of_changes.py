@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 
 from platform_assets.checks import state as checks
 from platform_assets.errors import (
-    ChangesOutdatedError,
     ConcurrentFoldError,
     FilesLostError,
     StateErasureUnfinishedError,
@@ -24,7 +22,6 @@ from platform_assets.lake import holdings, state_table
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author
-from platform_assets.model.decoding import Repair
 from platform_assets.model.keeping import Keep
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.state import StateDeclaration
@@ -37,10 +34,8 @@ from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.erasures import MadeTopic, found_in
 from platform_assets_tests.support.kept_cluster import KeptCluster, loader_of
 from platform_assets_tests.support.made_changes import COLUMNS, DAYS, MadeChanges, change
-from platform_assets_tests.windows.test_changing import Sent, topic_of
 
 DECLARED = StateDeclaration(("key",))
-ONE, TWO = StateDeclaration(("id",)), StateDeclaration(("id", "region"))
 
 
 def values(root: Path, topic: str) -> dict[object, object]:
@@ -317,62 +312,6 @@ def test_deletes_are_collected_up_to_the_first_window_that_is_not_applied(tmp_pa
     with patch.object(Folder, "time", lambda _: windows[-1].window.end):
         assert state.fold(rebuild=True).collected == "", "all windows ended less than a day ago"
     assert dead() == {"b"}
-
-
-@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "killed before the receipt"])
-def test_a_fold_waits_for_a_new_window_whose_changes_were_made_by_another_declaration(
-    tmp_path: Path, *, is_recorded: bool
-) -> None:
-    """A new version of the code made them, and is then taken back."""
-    topic = topic_of(tmp_path, ONE)
-    first, second = topic.load(
-        [Sent(1, "n", 1, 1).record, Sent(2, "n", 1, 2).record], [Sent(1, "n", 2, 3).record, Sent(1, "s", 2, 4).record]
-    )
-    topic.decode()
-    topic.changer.make(first)
-    state = TopicState(topic.topic, ONE, topic.lake)
-    state.fold()
-    topic.state = TWO
-
-    def killed(step: str) -> None:
-        if step == "receipt" and not is_recorded:
-            raise KeyboardInterrupt
-
-    with nullcontext() if is_recorded else pytest.raises(KeyboardInterrupt):
-        WindowChanger(topic.declaration, topic.ledger, before_step=killed).make(second)
-    topic.state = ONE
-    pending = state.pending()
-    assert "1 window has changes that were made with other columns or another `state:`" in pending.waits
-    assert not pending.is_due
-    with pytest.raises(ChangesOutdatedError, match=second):
-        state.fold()
-    topic.changer.make(second)
-    state.fold()
-    assert state.compare().is_equal
-    rows = pl.scan_delta(str(tmp_path / "state" / topic.topic)).collect()
-    assert {row["id"]: row["n"] for row in rows.to_dicts()} == {1: 4, 2: 2}
-
-
-def test_a_state_is_not_made_from_changes_of_another_declaration_whose_rows_are_dead_letters_now(
-    tmp_path: Path,
-) -> None:
-    topic = topic_of(tmp_path, ONE)
-    first, second = topic.load([Sent(1, "n", 1, 1).record], [Sent(2, "n", 2, 2).record])
-    topic.decode()
-    for key in (first, second):
-        topic.changer.make(key)
-    state = TopicState(topic.topic, ONE, topic.lake)
-    state.fold()
-    place = topic.windows[0].ranges.by_partition[0].start
-    topic.declared = replace(topic.declared, repairs=(Repair(first, 0, place, "no json"),))
-    topic.decode(first)
-    topic.state = TWO
-    topic.changer.make(second)
-    state = TopicState(topic.topic, TWO, topic.lake)
-    assert first in state.pending().waits
-    topic.changer.make(first)
-    state.fold()
-    assert pl.scan_delta(str(tmp_path / "state" / topic.topic)).collect()["id"].to_list() == [2]
 
 
 def test_a_delete_whose_key_lacks_a_column_is_no_truncate(tmp_path: Path) -> None:
