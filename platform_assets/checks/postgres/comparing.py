@@ -292,7 +292,7 @@ class PostgresComparison:
     ) -> None:
         """Compare the database's row with the lake's. If several rows may be the lake's, a difference needs that all of them
         differ, and equality that none does."""
-        if texts is None and latest is not None and latest.cause == "tombstone":
+        if texts is None and latest is not None and latest.rows[-1] is None:
             return  # Neither the database nor the state has the key.
         rows = (None,) if latest is None else latest.rows
         found = [self._difference(result, key, texts, row, judged) for row in rows]

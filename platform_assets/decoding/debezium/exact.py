@@ -164,10 +164,11 @@ def _row(image: dict[str, Any], columns: Columns, before: Any, *, is_delete: boo
         if value is None:
             if not nullable and not is_delete:
                 raise Fault("missing", "is null, but required" if name in image else "is absent, but required", name)
-            if may_be_unsent and before is None:
+            # The connector writes each column that the table has, so an absent one did not exist yet.
+            if may_be_unsent and name in image and before is None:
                 raise Fault(
                     "missing",
-                    f"is null or was not sent: for an unchanged TOASTed value of this type, the connector writes null. {_REMEDY}",
+                    f"is null, or was not sent: for an unchanged TOASTed value of this type, the connector writes null. {_REMEDY}",
                     name,
                 )
             row[name] = None
