@@ -1055,11 +1055,12 @@ class ChangesOutdatedError(Retryable):
 class StateOutdatedError(Retryable):
     """A state cannot be compared before it is made from all changes."""
 
-    def __init__(self, topic: str, cause: str) -> None:
+    def __init__(self, topic: str, cause: str, *, is_damaged: bool = False) -> None:
         self.topic, self.cause = topic, cause
+        why = "" if is_damaged else "the next fold makes it from all changes: "
         super().__init__(
-            f"state/{topic} cannot be compared, because the next fold makes it from all changes: {cause}. Run "
-            f"`platform-assets fold {topic}`, then compare again."
+            f"state/{topic} cannot be compared, because {why}{cause}. Run "
+            f"`platform-assets fold {topic}{' --rebuild' if is_damaged else ''}`, then compare again."
         )
 
 

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from platform_assets.checks.audit import Audit, CheckOutcome
 from platform_assets.checks.findings import CheckResult, Finding, counted
-from platform_assets.errors import PlatformError
-from platform_assets.lake import state_table
+from platform_assets.errors import FilesLostError, PlatformError
+from platform_assets.lake import delta_log, state_table
 from platform_assets.lake.state_table import FoldMetadata, Opened
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -134,9 +134,22 @@ def results(
     for name, check in checks:
         try:
             yield check(facts)
+        except FilesLostError as e:
+            yield _lost(name, facts, e)
         except PlatformError as e:
-            # For example, a fold has replaced the files that were to be read.
             yield _undecided(name, declaration, str(e))
+
+
+def _lost(name: str, facts: Facts, error: FilesLostError) -> CheckResult:
+    """Return the result of a check that could not read files: an error for those of the state, unless a fold has replaced
+    them in the meantime."""
+    d, sides = facts.declaration, [side for side in (facts.live, facts.dead, facts.history) if side is not None]
+    is_own = error.table in (state_table.name_of(side.folder) for side in sides)
+    if not is_own or any(delta_log.newest_version(side.folder) != side.version for side in sides):
+        return _undecided(name, d, str(error))
+    text = f"data files of {error.table} are missing or damaged: {error.detail}"
+    found = _finding(facts, "", text, f"Run `platform-assets fold {d.topic} --rebuild`.")
+    return CheckResult(name, d.state_tables[2 if name == HISTORY else 0], (found,), text, ())
 
 
 def complete(facts: Facts) -> CheckResult:

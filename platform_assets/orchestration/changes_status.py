@@ -24,8 +24,8 @@ class ChangesStatus:
     """The table `changes/<topic>`. The field names are also those of the JSON and must not change.
 
     `windows_waiting` counts decoded windows whose changes were never made, and `windows_stale` those whose changes were
-    made from an earlier load of the decoded window or with an earlier declaration. `rows` is the total over all windows.
-    `problems` says what keeps changes from being made.
+    made from an earlier load of the decoded window or with another declaration, or were lost with a damaged file. `rows`
+    is the total over all windows. `problems` says what keeps changes from being made.
     """
 
     table: str

@@ -24,7 +24,7 @@ from platform_assets.checks import state as checks
 from platform_assets.cli.state_snippets import as_of, can_broadcast, changes_from, fresh_view
 from platform_assets.engines.folding import fold as folding
 from platform_assets.engines.folding.history import chained
-from platform_assets.errors import ChangesOutdatedError
+from platform_assets.errors import ChangesOutdatedError, StateOutdatedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.lake import state_table
 from platform_assets.lake.location import Folder
@@ -259,6 +259,24 @@ def test_checks_find_what_another_program_changed(topic: DecodedTopic) -> None:
     found = {each.check: each for each in checks.results(topic.declaration, STATE, topic.ledger, seed="1")}
     assert found[checks.COMPLETE].alarming
     assert "another program" in found[checks.COMPLETE].headline
+
+
+def test_checks_fail_if_files_of_a_state_are_lost_and_a_rebuild_repairs_it(topic: DecodedTopic) -> None:
+    state = state_of(topic)
+    state.fold()
+    (path,) = (topic.root / "state").rglob("bucket-*.parquet")
+    content = path.read_bytes()
+    path.write_bytes(content[:200])
+    found = {each.check: each for each in checks.results(topic.declaration, STATE, topic.ledger, seed="1")}
+    for name in (checks.ONE_ROW, checks.EQUALS):
+        assert found[name].alarming
+        assert "data files of state/orders are missing or damaged" in found[name].headline
+        assert found[name].findings[0].remedy == "Run `platform-assets fold orders --rebuild`."
+    with pytest.raises(StateOutdatedError, match="fold orders --rebuild`, then compare again"):
+        state.compare()
+    state.fold(rebuild=True)
+    assert all(each.passed for each in checks.results(topic.declaration, STATE, topic.ledger, seed="1"))
+    assert state.compare().is_equal
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from platform_assets.model.state import (
 )
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.change.changing import WindowChanger, stale_windows
+from platform_assets.windows.load.receipts import expired_receipt
 from platform_assets.windows.recover.rebuild_decoded import rebuild_changes
 from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.decoded_topic import DecodedTopic
@@ -532,3 +533,23 @@ def test_a_state_is_not_made_from_changes_of_another_declaration_whose_rows_are_
     topic.changer.make(first)
     state.fold()
     assert pl.scan_delta(str(tmp_path / "state" / topic.topic)).collect()["id"].to_list() == [2]
+
+
+def test_a_fold_does_not_wait_for_changes_that_cannot_be_made_again(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, ONE)
+    first, second = topic.load([Sent(1, "n", 1, 1).record], [Sent(1, "n", 2, 3).record])
+    topic.decode()
+    topic.changer.make(first)
+    state = TopicState(topic.topic, ONE, topic.lake)
+    state.fold()
+    topic.state = LAST
+    topic.changer.make(second)
+    topic.state = ONE
+    assert second in state.pending().waits
+    for table in (topic.declaration.changes_table, topic.declaration.decoded_table):
+        known = topic.ledger.receipts(table, [second])[second]
+        expired = expired_receipt(known, (known.table_version or 0) + 1, "1 day", known.table_id)
+        topic.ledger.record_receipts([expired])
+    assert not stale_windows(topic.ledger, topic.declaration)
+    assert not state.pending().waits
+    state.fold()

@@ -329,3 +329,21 @@ def test_a_column_may_be_called_in_window(tmp_path: Path) -> None:
     made.load(DAYS[0], [change(1, DAYS[0], 0, "a")])
     made.state().fold()
     assert made.state().compare().is_equal
+
+
+@pytest.mark.parametrize("folds_first", [False, True])
+def test_an_erasure_ends_after_a_state_that_had_to_be_made_again(tmp_path: Path, *, folds_first: bool) -> None:
+    """While changes have yet to be made again, the state and its past files keep the rows."""
+    topic, _ = folded(tmp_path)
+    lose_for_good(topic)
+    declared = replace(DECLARED, deletes="none")
+    topic.declaration = replace(topic.declaration, state=declared)
+    with pytest.raises(StateErasureUnfinishedError):
+        topic.erasure.run(AUTHOR)
+    for window in stale_windows(topic.ledger, topic.declaration):
+        WindowChanger(topic.declaration, topic.ledger).make(window)
+    if folds_first:
+        TopicState(topic.topic, declared, topic.lake).fold()
+    topic.erasure.run(AUTHOR)
+    assert not found_in(tmp_path / "state", b"secret")
+    assert not found_in(tmp_path / "state_deleted", b"secret")

@@ -345,18 +345,25 @@ def _stale(ledger: Ledger, declaration: TopicDeclaration, digest: str) -> list[s
     # A window without rows loses none, and gets no new version.
     folder = ledger.lake.table(d.changes_table)
     begun = decoded_table.begun_at(folder)
-    is_held = pc.and_(pc.greater_equal(own["table_version"], begun), pc.is_in(own["window"], _held(folder)))
+    is_lost = pc.is_in(own["window"], _lost(folder, own))
+    is_held = pc.and_(pc.greater_equal(own["table_version"], begun), pc.invert(is_lost))
     is_held = pc.or_(pc.equal(own["rows_sum"], 0), is_held).combine_chunks()
     is_current = pc.and_(pc.equal(loads, decoded["load_id"].combine_chunks()), pc.equal(declared, digest))
     is_current = pc.and_(pc.fill_null(is_current, False), pc.fill_null(is_held, False))
     return sorted(decoded["window"].filter(pc.invert(is_current)).to_pylist())
 
 
-def _held(folder: Folder) -> pa.Array:
-    """Return the windows that have files in a table. A damaged file that windows share takes the rows of all with it, and only
-    the window whose load replaced that file gets a receipt."""
-    files = holdings.actions(folder) if load_log.exists(folder) else None
-    return pa.array([], pa.string()) if files is None else pc.unique(files[holdings.WINDOW].combine_chunks())
+def _lost(folder: Folder, receipts: pa.Table) -> pa.Array:
+    """Return the windows with rows, by their `receipts`, that have no file in the table. A damaged file that windows share takes
+    the rows of all with it, and only the window whose load replaced that file gets a receipt. Windows that upkeep has just
+    removed as expired are left out: their receipts follow."""
+    rows = receipts.filter(pc.greater(receipts["rows_sum"], 0))
+    if not rows.num_rows or not load_log.exists(folder):
+        return rows["window"].combine_chunks()
+    held = pc.unique(holdings.actions(folder)[holdings.WINDOW].combine_chunks())
+    rows = rows.filter(pc.and_(pc.invert(pc.is_in(rows["window"], held)), pc.is_valid(rows["table_version"])))
+    gone = dict(zip(rows["window"].to_pylist(), rows["table_version"].to_pylist(), strict=True))
+    return pa.array(sorted({*gone} - {*load_log.expiries_since(folder, gone)}), pa.string())
 
 
 def unmade(ledger: Ledger, declaration: TopicDeclaration, missing: Collection[str]) -> list[str]:

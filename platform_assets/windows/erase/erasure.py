@@ -303,8 +303,8 @@ class Erasure:
 
     def _make_state(self, *, is_needed: bool) -> bool:
         """Make the topic's state from all changes, and delete its past files, if it exists. Without `is_needed`, do so
-        only if records were erased from the changes since the last fold. Return True if the state was made. Raises
-        StateErasureUnfinishedError."""
+        only if records were erased from the changes since the last fold, or if the next fold makes it from all changes,
+        because it then may have any of these. Return True if the state was made. Raises StateErasureUnfinishedError."""
         lake, declared = self.ledger.lake, self.declaration.state
         held = [kind for kind in STATE_KINDS if delta_log.exists(lake.root / kind / self.topic)]
         if not held:
@@ -319,7 +319,7 @@ class Erasure:
         state, is_made = TopicState(self.topic, declared, lake, self.run_id), False
         for attempt in range(_RACES):
             try:
-                if is_needed or state.pending().erases:
+                if is_needed or (pending := state.pending()).erases or pending.rebuild:
                     made = state.fold(rebuild=True, erases=True)
                     is_made = True
                     self.progress(f"state/{self.topic}: {made.rows:,} rows made again")
@@ -332,19 +332,21 @@ class Erasure:
         return is_made
 
     def _lacks_erasure(self, kind: str) -> bool:
-        """Return True if records were erased from the changes after the newest fold of a table of the state. False if
-        the log of the changes no longer tells."""
+        """Return True if records were, or may have been, erased from the changes after the newest fold of a table of the
+        state."""
         table, changes = (
             self.ledger.lake.root / kind / self.topic,
             self.ledger.lake.table(self.declaration.changes_table),
         )
-        fold = state_table.opened(table).fold
-        if fold is None or not delta_log.exists(changes):
-            return False
         try:
+            fold = state_table.opened(table).fold
+            if fold is None or not delta_log.exists(changes):
+                return False
             return any(load.erases for load in ChangesSource.newest(changes).loads_since(fold.changes))
         except UnknownChangeError:
-            return False
+            return True
+        except PlatformError as e:
+            raise StateErasureUnfinishedError(self.topic, str(e), left=[kind]) from e
 
     def replays_left(self) -> list[str]:
         """Return the names of replays from which an erasure has not removed all records yet."""

@@ -170,15 +170,24 @@ def awaited(
 
 def of_other_declaration(ledger: Ledger, topic: str, declaration: str, newest: Mapping[str, ChangesLoad]) -> Awaited:
     """Return, among windows whose newest loads are `newest`, those whose changes were made for another declaration than the one
-    with the digest `declaration`."""
+    with the digest `declaration`. Windows whose changes cannot be made again, because they or the decoded rows are gone, are
+    left out."""
     declared = {window: load.declaration for window, load in newest.items()}
-    columns = ["window", "load_id", "made_from"]
-    for row in ledger.commit_rows(TableRef("changes", topic), sorted(newest), columns=columns).to_pylist():
+    names = ["window", "kind", "table_version", "rows", "load_id", "made_from"]
+    rows = {
+        kind: ledger.commit_rows(TableRef(kind, topic), sorted(newest), columns=names).to_pylist()
+        for kind in ("changes", "decoded")
+    }
+    gone = {row["window"] for of_table in rows.values() for row in of_table if row["kind"] == EXPIRED}
+    gone |= {row["window"] for row in rows["decoded"] if row["table_version"] is None}
+    held = {row["window"] for row in rows["changes"] if row["rows"]}
+    for row in rows["changes"]:
         # A receipt may be of an earlier load. That of the newest one is written again if its changes stay the same for
         # another declaration.
         if row["load_id"] == newest[row["window"]].load_id:
-            declared[row["window"]] = _made_from(row["made_from"])[0]
-    return Awaited(tuple(sorted(w for w, made in declared.items() if made is not None and made != declaration)), ())
+            declared[row["window"]] = _made_from(row["made_from"])[0] if row["window"] in held else None
+    made = {window: found for window, found in declared.items() if found is not None and window not in gone}
+    return Awaited(tuple(sorted(window for window, found in made.items() if found != declaration)), ())
 
 
 def _made_from(text: str | None) -> tuple[str | None, str | None]:

@@ -29,6 +29,7 @@ from platform_assets.errors import (
 from platform_assets.lake import delta_log, field_ids, state_table
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.state_table import FoldMetadata, Opened
+from platform_assets.ledger import decisions
 from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Digest
@@ -196,6 +197,11 @@ class TopicState:
         return self.lake.root / "history" / self.topic
 
     @property
+    def _names(self) -> frozenset[str]:
+        """The names by which errors refer to the tables of the state."""
+        return frozenset(map(state_table.name_of, (self.live_folder, self.dead_folder, self.history_folder)))
+
+    @property
     def changes_folder(self) -> Folder:
         """The folder of the table of changes."""
         return self.lake.root / "changes" / self.topic
@@ -249,7 +255,7 @@ class TopicState:
         try:
             return self._fold("requested" if rebuild else "", progress, erases=erases)
         except FilesLostError as e:
-            if e.table not in map(state_table.name_of, (self.live_folder, self.dead_folder, self.history_folder)):
+            if e.table not in self._names:
                 raise
             _log.warning("state/%s is made from all changes, because files of it are lost: %s", self.topic, e.detail)
             return self._fold(f"data files of {e.table} are missing or damaged", progress, erases=erases)
@@ -287,8 +293,7 @@ class TopicState:
             changes=tables.source.anchor,
             through=max([*windows, "" if reason else pending.through], default=""),
             windows=len(windows),
-            # A state that is made from all changes may lose erased records of which no load tells.
-            erases=erases or tables.plan.erases or (reason != "" and bool(erased_of(Ledger(self.lake), self.topic))),
+            erases=erases or tables.plan.erases or (reason != "" and self._may_erase(tables)),
             collected=collects,
         )
         try:
@@ -348,11 +353,16 @@ class TopicState:
         for from_all in (False, True):
             sides = [Unwritten.of(side) for side in self._sides(tables, from_all=from_all)]
             windows = tables.source.rows_by_window() if from_all else tables.plan.windows
-            order = self._order(tables, sides, windows, from_all=from_all, collects=tables.plan.collected)
             try:
+                order = self._order(tables, sides, windows, from_all=from_all, collects=tables.plan.collected)
                 found.append(fold(order, progress))
             except SweptBackError as e:
                 raise StateOutdatedError(self.topic, str(e)) from e
+            except FilesLostError as e:
+                if e.table not in self._names:
+                    raise
+                cause = f"data files of {e.table} are missing or damaged: {e.detail}"
+                raise StateOutdatedError(self.topic, cause, is_damaged=True) from e
         return Comparison(
             *((now.content, remade.content) for now, remade in zip(found[0].all, found[1].all, strict=True))
         )
@@ -389,6 +399,20 @@ class TopicState:
             found = of_other_declaration(Ledger(self.lake), self.topic, self.declared.digest, planned.newest)
             planned = replace(planned, waits=found.reason)
         return StateTables(live, dead, source, planned, history)
+
+    def _may_erase(self, tables: StateTables) -> bool:
+        """Return True if a state that is made from all changes may lose erased records: those of which the ledger tells, and
+        those that were erased from the changes since the oldest fold."""
+        if erased_of(Ledger(self.lake), self.topic):
+            return True
+        folds = [table.fold for table in tables.all if table.fold is not None]
+        if not folds:
+            return False
+        try:
+            loads = tables.source.loads_since(min((each.changes for each in folds), key=lambda at: at.version))
+        except UnknownChangeError:
+            return bool(decisions.decisions(self.lake, self.topic, ("erase", "erased")))
+        return any(load.erases for load in loads)
 
     def _collectable(self) -> str:
         """Return the newest window up to which deleted keys need not be kept any longer; an empty text if there is none."""
