@@ -548,7 +548,7 @@ def test_a_fold_does_not_wait_for_changes_that_cannot_be_made_again(tmp_path: Pa
     assert second in state.pending().waits
     for table in (topic.declaration.changes_table, topic.declaration.decoded_table):
         known = topic.ledger.receipts(table, [second])[second]
-        expired = expired_receipt(known, (known.table_version or 0) + 1, "1 day", known.table_id)
+        expired = expired_receipt(known, (known.table_version or 0) + 1, "1 day", known.table_id or "")
         topic.ledger.record_receipts([expired])
     assert not stale_windows(topic.ledger, topic.declaration)
     assert not state.pending().waits
