@@ -179,11 +179,11 @@ def decode_declaration(block: Mapping[str, Any]) -> DecodeDeclaration:
     _check_known("dead_letters", shares, _SHARES)
     given = {f"{name}_share": _share(name, shares[name]) for name in _SHARES if name in shares}
     fields, key_fields = decoder_of(value).fields, None if key is None else decoder_of(key).fields
-    if key is not None and value.format == debezium.FORMAT and key.format == "json":
+    if key is not None and key_fields is not None and value.format == debezium.FORMAT and key.format == "json":
         from platform_assets.decoding.debezium.declaration import check_json_key
 
         try:
-            check_json_key(value, decoder_of(key).fields)
+            check_json_key(value, key_fields)
         except ConfigurationError as e:
             raise ConfigurationError(f"key: {e}") from e
     columns = decoded_table.columns(key_fields, fields)

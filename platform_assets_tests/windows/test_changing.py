@@ -17,7 +17,10 @@ from deltalake import DeltaTable
 
 from platform_assets.checks import changes as checks
 from platform_assets.engines import changes as engine
+from platform_assets.engines.measuring import measure_of
 from platform_assets.errors import ChangesOutdatedError, ConfigurationError, FilesLostError, NotLoadedError
+from platform_assets.lake.commits import WindowCommit
+from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import EXPIRED
 from platform_assets.ledger.store import Ledger
@@ -553,3 +556,16 @@ def test_a_fold_does_not_wait_for_changes_that_cannot_be_made_again(tmp_path: Pa
     assert not stale_windows(topic.ledger, topic.declaration)
     assert not state.pending().waits
     state.fold()
+
+
+@pytest.mark.parametrize("keep", ["1 day", ""])
+def test_changes_that_upkeep_has_just_removed_are_not_lost(tmp_path: Path, keep: str) -> None:
+    topic = topic_of(tmp_path, ONE)
+    (key,) = topic.load([Sent(1, "n", 1, 1).record])
+    topic.decode()
+    made, table = topic.changer.make(key).receipt, topic.declaration.changes_table
+    metadata = LoadMetadata(
+        topic.topic, made.topic_id, made.generation, made.window, made.ranges, "other", "run", expired=keep
+    )
+    WindowCommit(topic.lake, table, measure_of("decoded")).replace(metadata, ())
+    assert stale_windows(topic.ledger, topic.declaration) == ([] if keep else [key])

@@ -297,9 +297,9 @@ class PostgresComparison:
         rows = (None,) if latest is None else latest.rows
         found = [self._difference(result, key, texts, row, judged) for row in rows]
         differing = [each for each in found if each is not None]
-        if len(differing) == len(found):
+        if len(differing) == len(found) and (latest is None or latest.are_all):
             result.add(differing[-1])
-        elif differing:
+        elif differing or (latest is not None and not latest.are_all):
             assert latest is not None
             assert latest.cause is not None
             result.add(Difference("undecided", dict(zip(result.key, key, strict=True))))

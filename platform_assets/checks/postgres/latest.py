@@ -33,6 +33,8 @@ _RUN_BYTES: Final = 64 << 20
 _MERGED_ROWS: Final = 1 << 10
 _MERGED_RUNS: Final = 64
 """Number of runs that are merged at once, and so of open files."""
+_MOST_ROWS: Final = 1_000
+"""Number of rows of one key in memory that may be the one in the snapshot."""
 _ROLE: Final = "\0role"
 _SEEN, _LATER, _TOMBSTONE, _UNPLACED, _AMBIGUOUS = 0, 1, 2, 3, 4
 """An event that the snapshot includes, one that it does not, and a record without a value. Last, events for which it is
@@ -58,10 +60,11 @@ _UNKNOWN: Final[dict[int, Cause]] = {_UNPLACED: "unplaced", _AMBIGUOUS: "ambiguo
 @dataclass(frozen=True, slots=True)
 class Latest:
     """The row of a key in the snapshot. If `cause` is given, it is one of `rows`, in the order of their records; else it is
-    the only one. None is no row."""
+    the only one. None is no row. Unless `are_all`, there are too many, and some before the last one are left out."""
 
     rows: tuple[dict[str, Any] | None, ...]
     cause: Cause | None = None
+    are_all: bool = True
 
 
 def order_of(key: Key) -> tuple[tuple[bool, str], ...]:
@@ -124,7 +127,7 @@ class LatestRows:
             self._runs.append(self._merged(first))
         for rows in self._latest(self._runs):
             found = self._found(rows)
-            if any(row is not None for row in found.rows):
+            if not found.are_all or any(row is not None for row in found.rows):
                 yield rows[0][0], found
 
     def _found(self, rows: Sequence[_Row]) -> Latest:
@@ -150,7 +153,10 @@ class LatestRows:
         held.sort(key=itemgetter(0))
         causes = {cause for _, _, cause in held}
         found = (first if is_live else None, *(row for _, row, _ in held))
-        return Latest(found, next((cause for cause in get_args(Cause) if cause in causes), None))
+        are_all = len(rows) < _MOST_ROWS or rows[-1][1] <= floor
+        left: Cause | None = None if are_all else "unplaced"
+        cause = next((cause for cause in get_args(Cause) if cause in causes), left)
+        return Latest(found, cause, are_all)
 
     @property
     def _key_names(self) -> list[str]:
@@ -266,11 +272,22 @@ class LatestRows:
         return self.temporary / f"run{self._made}"
 
     def _latest(self, runs: Iterable[Path]) -> Iterator[list[_Row]]:
-        """Yield the last event of each key in these runs that is seen, and the rows after it, sorted by key; all of its rows if
-        none is seen."""
+        """Yield the last event of each key in these runs that is seen, and the rows after it, sorted by key; its rows from the
+        first one on if none is seen. Of later events, yield only the first, and of more than `_MOST_ROWS`, not those before
+        the last one."""
         for _, found in groupby(heapq.merge(*map(self._rows_of, runs), key=_order), key=itemgetter(0)):
-            rows = list(found)
-            yield rows[max((n for n, (_, _, row) in enumerate(rows) if row[_ROLE] == _SEEN), default=0) :]
+            rows, has_later = list[_Row](), False
+            for each in found:
+                role = each[2][_ROLE]
+                if role == _SEEN:
+                    rows, has_later = [], False
+                elif role == _LATER and has_later:
+                    continue
+                has_later |= role == _LATER
+                if len(rows) == _MOST_ROWS:
+                    rows.pop()
+                rows.append(each)
+            yield rows
 
     def _merged(self, runs: Sequence[Path]) -> Path:
         """Merge runs into a new one, and delete them."""

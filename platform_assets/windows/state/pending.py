@@ -18,7 +18,8 @@ from platform_assets.model.snapshots import Attempt, Position, merged, swept_to
 class ChangesLoad:
     """A load of changes: the version of its commit, its window, and whether it replaced rows of an earlier load of the
     window. `erases` is true if it removed erased records, whose values must not stay in past files of the state.
-    `declaration` is the digest of the `state:` by which the changes were made, or None if the commit does not tell."""
+    `load_id` is the load's id, and `declaration` the digest of the `state:` by which the changes were made, or None if the
+    commit does not tell."""
 
     version: int
     window: str
@@ -55,10 +56,11 @@ def plan(
     collected: str = "",
     snapshots: Collection[Sequence[Attempt]] = (),
 ) -> FoldPlan:
-    """Plan a fold of `loads`, which are, in order, all loads after the least of the `versions` of the table of changes from which the
-    state's tables follow. The last truncate in these is in one of the windows `truncated`, and deleted keys are collected
-    up to the window `collected`. `snapshots` are the attempts that each of the tables knows."""
-    windows = frozenset(load.window for load in loads)
+    """Plan a fold of `loads`, which are, in order, all loads after the least of the `versions` of the table of changes from
+    which the state's tables follow. The last truncate in these is in one of the windows `truncated`, and deleted keys are
+    collected up to the window `collected`. `snapshots` are the attempts that each of the tables knows."""
+    newest = {load.window: load for load in loads}
+    windows = frozenset(newest)
     again = sorted({load.window for load in loads if load.replaces})
     rebuild = ""
     if len(set(versions)) > 1 and again:
@@ -82,5 +84,5 @@ def plan(
         is_late=any(window <= collected for window in windows),
         snapshots=attempts,
         swept=max((each for each in map(swept_to, snapshots) if each is not None), default=None),
-        newest={load.window: load for load in loads},
+        newest=newest,
     )

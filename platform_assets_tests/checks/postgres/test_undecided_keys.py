@@ -16,7 +16,7 @@ import pytest
 from platform_assets.checks.postgres import comparing
 from platform_assets.checks.postgres.comparing import Comparison, PostgresComparison
 from platform_assets.checks.postgres.database import Database, Snapshot
-from platform_assets.checks.postgres.latest import LatestRows
+from platform_assets.checks.postgres.latest import _MOST_ROWS, LatestRows
 from platform_assets.checks.postgres.values import DatabaseType
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.state import StateDeclaration
@@ -232,3 +232,19 @@ def test_a_generated_column_is_not_compared(tmp_path: Path) -> None:
     found = compared(tmp_path, CREATED, [["1", "x"], ["2", "x"]], columns=columns)
     assert (found.outcome, found.columns) == ("equal", ("id",))
     assert found.not_compared == {"name": "PostgreSQL generates it, and streams it as null before version 18"}
+
+
+def test_too_many_rows_before_a_truncate_do_not_matter(tmp_path: Path) -> None:
+    many = [record(1, "u", f"x{number}", tx=None) for number in range(_MOST_ROWS + 5)]
+    found = compared(tmp_path, [*CREATED, *many, record(0, "t"), record(2, "c", "b")], [["2", "b"]])
+    assert found.outcome == "equal"
+
+
+@pytest.mark.parametrize("there", ["a", "x1003", "y"])
+def test_too_many_rows_of_a_key_leave_it_undecided(tmp_path: Path, there: str) -> None:
+    """So their number takes no memory."""
+    many = [record(1, "u", f"x{number}", tx=None) for number in range(_MOST_ROWS + 5)]
+    later = [record(1, "u", f"z{number}", tx=250) for number in range(5)]
+    found = compared(tmp_path, [*CREATED, *many, *later], [["1", there], ["2", "b"]])
+    assert found.counts["undecided"] == 1
+    assert found.outcome == "undecided"
