@@ -292,7 +292,7 @@ class PostgresComparison:
     ) -> None:
         """Compare the database's row with the lake's. If several rows may be the lake's, a difference needs that all of them
         differ, and equality that none does."""
-        if texts is None and latest is not None and latest.rows[-1] is None:
+        if texts is None and latest is not None and latest.are_all and latest.rows[-1] is None:
             return  # Neither the database nor the state has the key.
         rows = (None,) if latest is None else latest.rows
         found = [self._difference(result, key, texts, row, judged) for row in rows]
@@ -301,9 +301,8 @@ class PostgresComparison:
             result.add(differing[-1])
         elif differing or (latest is not None and not latest.are_all):
             assert latest is not None
-            assert latest.cause is not None
             result.add(Difference("undecided", dict(zip(result.key, key, strict=True))))
-            result.unsure[latest.cause] += 1
+            result.unsure[latest.cause or "unplaced"] += 1
 
     def _difference(
         self,

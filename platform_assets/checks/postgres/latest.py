@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -64,6 +64,18 @@ class Latest:
 
     rows: tuple[dict[str, Any] | None, ...]
     cause: Cause | None = None
+    are_all: bool = True
+
+
+@dataclass(slots=True)
+class _Held:
+    """What the runs have of a key: the last row that is `seen`, and, after it, `others` up to the place of the first `later` one.
+    Unless `are_all`, there are more than `_MOST_ROWS` others, and those before the last one are left out."""
+
+    key: Key
+    seen: _Row | None = None
+    others: list[_Row] = field(default_factory=list)
+    later: Place | None = None
     are_all: bool = True
 
 
@@ -125,38 +137,37 @@ class LatestRows:
         while len(self._runs) > _MERGED_RUNS:
             first, self._runs = self._runs[:_MERGED_RUNS], self._runs[_MERGED_RUNS:]
             self._runs.append(self._merged(first))
-        for rows in self._latest(self._runs):
-            found = self._found(rows)
+        for held in self._held():
+            found = self._found(held)
             if not found.are_all or any(row is not None for row in found.rows):
-                yield rows[0][0], found
+                yield held.key, found
 
-    def _found(self, rows: Sequence[_Row]) -> Latest:
-        """Return the row of a key, given what `_latest` yields."""
-        operation = self.facts[debezium.OPERATION]
-        _, start, first = rows[0]
-        is_seen = first[_ROLE] == _SEEN
-        floor = max(start if is_seen else _NO_PLACE, self._truncated)
-        is_live = is_seen and first[operation] != DELETE and start > self._truncated
-        held = list[tuple[Place, dict[str, Any] | None, Cause]]()
+    def _found(self, held: _Held) -> Latest:
+        """Return the row of a key. Pure."""
+        operation, start = self.facts[debezium.OPERATION], _NO_PLACE
+        row: dict[str, Any] | None = None
+        if held.seen is not None:
+            _, start, last = held.seen
+            row = last if last[operation] != DELETE and start > self._truncated else None
+        floor = max(start, self._truncated)
+        found = list[tuple[Place, dict[str, Any] | None, Cause]]()
         truncated, why = self._truncated_perhaps
-        if truncated > floor:
-            held.append((truncated, None, why))
-        is_later = False
-        for _, place, row in rows[is_seen:]:
-            role = row[_ROLE]
-            is_later |= role == _LATER
-            if place > floor and role in _UNKNOWN:
-                held.append((place, None if row[operation] == DELETE else row, _UNKNOWN[role]))
-            # A tombstone after a later event belongs to a later transaction.
-            elif place > floor and role == _TOMBSTONE and not is_later:
-                held.append((place, None, "tombstone"))
-        held.sort(key=itemgetter(0))
-        causes = {cause for _, _, cause in held}
-        found = (first if is_live else None, *(row for _, row, _ in held))
-        are_all = len(rows) < _MOST_ROWS or rows[-1][1] <= floor
-        left: Cause | None = None if are_all else "unplaced"
-        cause = next((cause for cause in get_args(Cause) if cause in causes), left)
-        return Latest(found, cause, are_all)
+        # What follows an event of a later transaction belongs to a later transaction too.
+        if truncated > floor and (held.later is None or truncated < held.later):
+            found.append((truncated, None, why))
+        for _, place, other in held.others:
+            if place > floor:
+                cause = _UNKNOWN.get(other[_ROLE])
+                is_row = cause is not None and other[operation] != DELETE
+                found.append((place, other if is_row else None, cause or "tombstone"))
+        found.sort(key=itemgetter(0))
+        causes = {cause for _, _, cause in found}
+        are_all = held.are_all or held.others[-1][1] <= floor
+        return Latest(
+            (row, *(each for _, each, _ in found)),
+            next((cause for cause in get_args(Cause) if cause in causes), None),
+            are_all,
+        )
 
     @property
     def _key_names(self) -> list[str]:
@@ -271,29 +282,32 @@ class LatestRows:
         self._made += 1
         return self.temporary / f"run{self._made}"
 
-    def _latest(self, runs: Iterable[Path]) -> Iterator[list[_Row]]:
-        """Yield the last event of each key in these runs that is seen, and the rows after it, sorted by key; its rows from the
-        first one on if none is seen. Of later events, yield only the first, and of more than `_MOST_ROWS`, not those before
-        the last one."""
-        for _, found in groupby(heapq.merge(*map(self._rows_of, runs), key=_order), key=itemgetter(0)):
-            rows, has_later = list[_Row](), False
-            for each in found:
-                role = each[2][_ROLE]
+    def _held(self) -> Iterator[_Held]:
+        """Yield what the runs have of each key, sorted by key."""
+        for key, rows in groupby(self._sorted(self._runs), key=itemgetter(0)):
+            held = _Held(key)
+            for row in rows:
+                role = row[2][_ROLE]
                 if role == _SEEN:
-                    rows, has_later = [], False
-                elif role == _LATER and has_later:
-                    continue
-                has_later |= role == _LATER
-                if len(rows) == _MOST_ROWS:
-                    rows.pop()
-                rows.append(each)
-            yield rows
+                    held = _Held(key, row)
+                elif held.later is None and role == _LATER:
+                    held.later = row[1]
+                elif held.later is None:
+                    if len(held.others) == _MOST_ROWS:
+                        held.others.pop()
+                        held.are_all = False
+                    held.others.append(row)
+            yield held
+
+    def _sorted(self, runs: Iterable[Path]) -> Iterator[_Row]:
+        """Yield the rows of these runs, sorted by key and place."""
+        return heapq.merge(*map(self._rows_of, runs), key=_order)
 
     def _merged(self, runs: Sequence[Path]) -> Path:
         """Merge runs into a new one, and delete them."""
         with pa.OSFile(str(runs[0]), "rb") as source, pa.ipc.open_stream(source) as reader:
             schema = reader.schema
-        path, rows = self._new_run(), chain.from_iterable(self._latest(runs))
+        path, rows = self._new_run(), self._sorted(runs)
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
             while block := list(islice(rows, _MERGED_ROWS)):
                 names = (*self._key_names, *_PLACE)

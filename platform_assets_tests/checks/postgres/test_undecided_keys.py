@@ -13,11 +13,12 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pytest
 
-from platform_assets.checks.postgres import comparing
+from platform_assets.checks.postgres import comparing, latest
 from platform_assets.checks.postgres.comparing import Comparison, PostgresComparison
 from platform_assets.checks.postgres.database import Database, Snapshot
 from platform_assets.checks.postgres.latest import _MOST_ROWS, LatestRows
 from platform_assets.checks.postgres.values import DatabaseType
+from platform_assets.model import debezium
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.state import StateDeclaration
 from platform_assets_tests.support.decoded_topic import DecodedTopic
@@ -107,6 +108,14 @@ UNPLACED: Final = [*CREATED, record(1, "u", "x", tx=None)]
         ([*CREATED, record(0, "t", tx=None), record(2, "u", "b")], "y", "different", [("missing", "1")]),
         ([*CREATED, record(0, "t", tx=None), record(0, "t"), record(2, "u", "b")], None, "equal", []),
         ([record(0, "t", tx=None), *CREATED], "a", "equal", []),
+        ([*CREATED, record(1, "u", "z", tx=250), record(1, "d", tx=None)], None, "different", [("extra", "1")]),
+        (
+            [*CREATED, record(1, "u", "z", tx=250), record(0, "t", tx=None), record(2, "u", "b")],
+            None,
+            "different",
+            [("extra", "1")],
+        ),
+        ([*CREATED, record(1, "u", "z", tx=250), record(1, "u", "y", tx=None)], "a", "equal", []),
         ([record(2, "c", "b"), record(1, "c", "a", tx=None)], "a", "undecided", [("undecided", "1")]),
     ],
 )
@@ -232,6 +241,35 @@ def test_a_generated_column_is_not_compared(tmp_path: Path) -> None:
     found = compared(tmp_path, CREATED, [["1", "x"], ["2", "x"]], columns=columns)
     assert (found.outcome, found.columns) == ("equal", ("id",))
     assert found.not_compared == {"name": "PostgreSQL generates it, and streams it as null before version 18"}
+
+
+def test_rows_after_a_later_one_do_not_matter(tmp_path: Path) -> None:
+    many = [record(1, None) for _ in range(_MOST_ROWS + 5)]
+    found = compared(tmp_path, [*CREATED, record(1, "u", "z", tx=250), *many], [["1", "a"], ["2", "b"]])
+    assert found.outcome == "equal"
+
+
+def test_merging_runs_changes_nothing(tmp_path: Path) -> None:
+    """Runs may have the rows of a key in turn, so only all of them tell which ones count."""
+    facts = {debezium.OPERATION: "op"}
+    found = []
+    for merges in (False, True):
+        rows = LatestRows(cast(Any, None), [], facts, {"id": str}, ("name",), SNAPSHOT, tmp_path)
+        for offsets, role in ((range(0, 2 * _MOST_ROWS, 2), latest._UNPLACED), ([_MOST_ROWS + 1], latest._SEEN)):
+            batch = pa.RecordBatch.from_pylist(
+                [
+                    {"\0rank": 0, "kafka_partition": 0, "kafka_offset": n, "id": 1, "name": "x", "op": "u"}
+                    for n in offsets
+                ]
+            )
+            rows._wait(batch, batch.to_struct_array(), pa.repeat(role, batch.num_rows))
+            rows._end_run()
+            if merges:
+                rows._runs = [rows._merged(rows._runs)]
+        (held,) = rows._held()
+        found.append(rows._found(held))
+    assert found[0] == found[1]
+    assert (found[0].are_all, len(found[0].rows)) == (True, 1 + (_MOST_ROWS - 2) // 2)
 
 
 def test_too_many_rows_before_a_truncate_do_not_matter(tmp_path: Path) -> None:
