@@ -27,6 +27,7 @@ from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.state import StateDeclaration
 from platform_assets.orchestration import state_status
 from platform_assets.windows.change.changing import WindowChanger, stale_windows
+from platform_assets.windows.decide.deciding import Deciding
 from platform_assets.windows.decide.parking import park, unpark
 from platform_assets.windows.erase.erasing import WindowEraser
 from platform_assets.windows.recover import accept_partial
@@ -331,6 +332,18 @@ def test_a_column_may_be_called_in_window(tmp_path: Path) -> None:
     assert made.state().compare().is_equal
 
 
+def by_command(topic: MadeTopic, keys: list[bytes]) -> list[str]:
+    """Erase as the command does, and return what it reports."""
+
+    def never() -> None:
+        raise AssertionError("no service is needed")
+
+    said = list[str]()
+    made: Any = Deciding
+    made(topic.declaration, topic.ledger, never, never, never, AUTHOR, said.append, lambda _: None).erasure({}, keys)
+    return said
+
+
 @pytest.mark.parametrize("folds_first", [False, True])
 def test_an_erasure_ends_after_a_state_that_had_to_be_made_again(tmp_path: Path, *, folds_first: bool) -> None:
     """While changes have yet to be made again, the state and its past files keep the rows."""
@@ -339,11 +352,21 @@ def test_an_erasure_ends_after_a_state_that_had_to_be_made_again(tmp_path: Path,
     declared = replace(DECLARED, deletes="none")
     topic.declaration = replace(topic.declaration, state=declared)
     with pytest.raises(StateErasureUnfinishedError):
-        topic.erasure.run(AUTHOR)
+        by_command(topic, [b"somebody"])
     for window in stale_windows(topic.ledger, topic.declaration):
         WindowChanger(topic.declaration, topic.ledger).make(window)
     if folds_first:
         TopicState(topic.topic, declared, topic.lake).fold()
-    topic.erasure.run(AUTHOR)
+    by_command(topic, [])
     assert not found_in(tmp_path / "state", b"secret")
     assert not found_in(tmp_path / "state_deleted", b"secret")
+    kinds = [each.kind for each in decisions.decisions(topic.lake, topic.topic)]
+    assert kinds[-1] == "erased", kinds
+    assert "nothing was erased" in by_command(topic, [])[-1]
+
+
+def test_an_erasure_that_finds_nothing_does_not_wait_for_a_state(tmp_path: Path) -> None:
+    topic, _ = folded(tmp_path)
+    topic.declaration = replace(topic.declaration, state=replace(DECLARED, deletes="none"))
+    assert "nothing was erased" in " ".join(by_command(topic, [b"somebody"]))
+    assert TopicState(topic.topic, replace(DECLARED, deletes="none"), topic.lake).pending().waits

@@ -225,7 +225,9 @@ class Deciding:
             self.report(f"replays/{name}: may still hold records of an earlier erasure")
         if unfinished:
             self.report(f"{table}: {len(unfinished):,} windows still hold records of an earlier erasure")
-        without_raw_row = self._without_raw_row(erasure)
+        without_raw_row, is_state_left = self._without_raw_row(erasure), erasure.is_state_unfinished()
+        if is_state_left:
+            self.report(f"state/{self.declaration.topic}: may still hold records of an earlier erasure")
         damaged = erasure.damaged(not_read.windows) if keys else []
         if damaged:
             self.report(
@@ -254,6 +256,8 @@ class Deciding:
         }
         in_replays = bool(of_replays or replays_left)
         has_more = bool(uncompared.files or without_raw_row or not_readable)
+        # An earlier erasure ended before its last step.
+        has_more = has_more or is_state_left or erasure.has_unconfirmed_keys()
         nothing = not (unfinished or in_replays or any(each.offsets for each in selected) or has_more)
         if nothing and not damaged and not unread and (forget_keys or not keys):
             self.report(f"{table} has no such records; nothing was erased")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 
 from platform_assets.errors import (
@@ -245,12 +246,16 @@ class Erasure:
 
     def _has_new_keys(self) -> bool:
         """Return True if keys were recorded after the newest erasure that was completed. Some clocks count whole seconds."""
+        asked, done = self._decided()
+        return bool(asked) and (not done or max(asked) >= max(done))
+
+    def _decided(self) -> tuple[list[datetime], list[datetime]]:
+        """Return the times at which keys were recorded, and those at which erasures were completed."""
         decided = decisions.decisions(self.ledger.lake, self.topic, ("erase", "erased"))
         asked = [
             d.decided_at for d in decided if d.kind == "erase" and erasure_rules.KEYS in d.details and d.decided_at
         ]
-        done = [d.decided_at for d in decided if d.kind == "erased" and d.decided_at]
-        return bool(asked) and (not done or max(asked) >= max(done))
+        return asked, [d.decided_at for d in decided if d.kind == "erased" and d.decided_at]
 
     def left(
         self, windows: Mapping[str, str], replays: Mapping[str, UnerasedReplay], files: Mapping[str, Sequence[str]]
@@ -303,8 +308,8 @@ class Erasure:
 
     def _make_state(self, *, is_needed: bool) -> bool:
         """Make the topic's state from all changes, and delete its past files, if it exists. Without `is_needed`, do so
-        only if records were erased from the changes since the last fold, or if the next fold makes it from all changes,
-        because it then may have any of these. Return True if the state was made. Raises StateErasureUnfinishedError."""
+        only if records were erased from the changes since the last fold. Return True if the state was made. Raises
+        StateErasureUnfinishedError."""
         lake, declared = self.ledger.lake, self.declaration.state
         held = [kind for kind in STATE_KINDS if delta_log.exists(lake.root / kind / self.topic)]
         if not held:
@@ -319,7 +324,7 @@ class Erasure:
         state, is_made = TopicState(self.topic, declared, lake, self.run_id), False
         for attempt in range(_RACES):
             try:
-                if is_needed or (pending := state.pending()).erases or pending.rebuild:
+                if is_needed or state.pending().erases:
                     made = state.fold(rebuild=True, erases=True)
                     is_made = True
                     self.progress(f"state/{self.topic}: {made.rows:,} rows made again")
@@ -344,9 +349,25 @@ class Erasure:
                 return False
             return any(load.erases for load in ChangesSource.newest(changes).loads_since(fold.changes))
         except UnknownChangeError:
-            return True
+            return bool(erased_of(self.ledger, self.topic))
         except PlatformError as e:
             raise StateErasureUnfinishedError(self.topic, str(e), left=[kind]) from e
+
+    def is_state_unfinished(self) -> bool:
+        """Return True if the topic's state may have records that were erased from its changes. Raises PlatformError if its tables
+        cannot be opened."""
+        lake, declared = self.ledger.lake, self.declaration.state
+        held = [kind for kind in STATE_KINDS if delta_log.exists(lake.root / kind / self.topic)]
+        if declared is None or not held or not delta_log.exists(lake.table(self.declaration.changes_table)):
+            return any(map(self._lacks_erasure, held))
+        from platform_assets.windows.state.folding import TopicState
+
+        return TopicState(self.topic, declared, lake).pending().erases
+
+    def has_unconfirmed_keys(self) -> bool:
+        """Return True if keys were recorded, and no erasure was completed at that time or since."""
+        asked, done = self._decided()
+        return bool(asked) and (not done or max(asked) > max(done))
 
     def replays_left(self) -> list[str]:
         """Return the names of replays from which an erasure has not removed all records yet."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import ceil
@@ -29,7 +30,6 @@ from platform_assets.errors import (
 from platform_assets.lake import delta_log, field_ids, state_table
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.state_table import FoldMetadata, Opened
-from platform_assets.ledger import decisions
 from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Digest
@@ -232,7 +232,7 @@ class TopicState:
             state_bytes=_total(files, "size_bytes"),
             rebuild=planned.rebuild,
             replaces=planned.replaces,
-            erases=planned.erases,
+            erases=planned.erases or (planned.rebuild != "" and self._lacks_erasure(tables)),
             is_interrupted=self._has_past_files(tables),
             waits=planned.waits,
             history_rows=0 if tables.history is None else _total(tables.history.files(), "num_records"),
@@ -293,7 +293,10 @@ class TopicState:
             changes=tables.source.anchor,
             through=max([*windows, "" if reason else pending.through], default=""),
             windows=len(windows),
-            erases=erases or tables.plan.erases or (reason != "" and self._may_erase(tables)),
+            # A state that is made from all changes may lose erased records of which no load tells.
+            erases=erases
+            or tables.plan.erases
+            or (reason != "" and (bool(erased_of(Ledger(self.lake), self.topic)) or self._lacks_erasure(tables))),
             collected=collects,
         )
         try:
@@ -400,19 +403,14 @@ class TopicState:
             planned = replace(planned, waits=found.reason)
         return StateTables(live, dead, source, planned, history)
 
-    def _may_erase(self, tables: StateTables) -> bool:
-        """Return True if a state that is made from all changes may lose erased records: those of which the ledger tells, and
-        those that were erased from the changes since the oldest fold."""
-        if erased_of(Ledger(self.lake), self.topic):
-            return True
-        folds = [table.fold for table in tables.all if table.fold is not None]
-        if not folds:
-            return False
-        try:
-            loads = tables.source.loads_since(min((each.changes for each in folds), key=lambda at: at.version))
-        except UnknownChangeError:
-            return bool(decisions.decisions(self.lake, self.topic, ("erase", "erased")))
-        return any(load.erases for load in loads)
+    def _lacks_erasure(self, tables: StateTables) -> bool:
+        """Return True if records were erased from the changes since the oldest fold. If that is not known, return True if the
+        ledger has any erased records of the topic."""
+        folds = [table.fold.changes for table in tables.all if table.fold is not None]
+        if len(folds) == len(tables.all):
+            with suppress(UnknownChangeError):
+                return any(load.erases for load in tables.source.loads_since(min(folds, key=lambda at: at.version)))
+        return bool(erased_of(Ledger(self.lake), self.topic))
 
     def _collectable(self) -> str:
         """Return the newest window up to which deleted keys need not be kept any longer; an empty text if there is none."""
