@@ -69,8 +69,8 @@ class Latest:
 
 @dataclass(slots=True)
 class _Held:
-    """What the runs have of a key: the last row that is `seen`, and, after it, `others` up to the place of the first `later` one.
-    Unless `are_all`, there are more than `_MOST_ROWS` others, and those before the last one are left out."""
+    """The rows that the runs have of a key: the last one that is `seen`, and, after it, `others` up to the place of the first
+    `later` one. Unless `are_all`, there are more than `_MOST_ROWS` others, and those before the last one are left out."""
 
     key: Key
     seen: _Row | None = None
