@@ -3,7 +3,8 @@ letters that are to be read from Kafka.
 
 The transactions are those of published topics (`kafka/publisher`). Their progress is in the compacted topic
 `<topic>.sent`: for each (id of the target topic, topic id of the letter, partition, bucket of offsets), one bit per
-offset. There is one transactional id for each pair of topics.
+offset. There is one transactional id for each pair of topics. If one of the names has a dot, ids of earlier releases are
+ambiguous, so the pair has another id now, and a sender also fences the earlier one.
 """
 
 from __future__ import annotations
@@ -68,7 +69,18 @@ class LetterTarget(Target):
 
     @property
     def transactional_id(self) -> str:
-        """The transactional id that all senders between the two topics share."""
+        """The transactional id that all senders between the two topics share, and no senders between others."""
+        # No name of a topic has a slash. Without dots in the names, the id of earlier releases is unambiguous.
+        is_dotted = "." in self.source or "." in self.topic
+        return f"platform-assets.dead-letters.{self.source}/{self.topic}" if is_dotted else self._earlier_id
+
+    @property
+    def earlier_ids(self) -> tuple[str, ...]:
+        """See `Target`. Senders of this release never use such an id, so fencing it does not disturb them."""
+        return () if self.transactional_id == self._earlier_id else (self._earlier_id,)
+
+    @property
+    def _earlier_id(self) -> str:
         return f"platform-assets.dead-letters.{self.source}.{self.topic}"
 
     def refused(self, reason: str, right: str = "", *, is_invalid: bool = False) -> SendingRefusedError:

@@ -152,6 +152,11 @@ class Target:
         """The transactional id that all publishers of the topic share."""
         return f"platform-assets.published.{self.topic}"
 
+    @property
+    def earlier_ids(self) -> tuple[str, ...]:
+        """Transactional ids that earlier releases used in place of `transactional_id`."""
+        return ()
+
     def prepare(self, recorded: Topics | None = None) -> Topics:
         """Check both topics and the rights on them; create the progress topic if it is missing and, according to
         `recorded`, nothing was sent before. Return the ids of the topics.
@@ -197,10 +202,19 @@ class Target:
             if error is not None:
                 failures.append(error)
 
+        # An earlier release that still runs must not commit any more either.
+        for each in self.earlier_ids:
+            self._fencing(each)
+        producer = self._fencing(self.transactional_id)
+        # The open transaction of an earlier publisher has ended, so the last stable offset soon reaches the watermark.
+        return Session(self, producer, self._committed(self.cluster.high_watermarks), failures, failed)
+
+    def _fencing(self, transactional_id: str) -> Producer:
+        """Return a producer with a transactional id, after each earlier one is fenced and its open transaction has ended."""
         producer = Producer(
             {
                 **self.cluster.settings.librdkafka(),
-                "transactional.id": self.transactional_id,
+                "transactional.id": transactional_id,
                 "transaction.timeout.ms": round(self.seconds * 1000),
                 "message.max.bytes": _LARGEST,
                 "queue.buffering.max.messages": _QUEUE,
@@ -211,10 +225,9 @@ class Target:
             },
             logger=_log,
         )
-        with self.translating("beginning to publish"):
+        with self.translating("beginning to publish", transactional_id=transactional_id):
             producer.init_transactions(self.seconds)
-        # The open transaction of an earlier publisher has ended, so the last stable offset soon reaches the watermark.
-        return Session(self, producer, self._committed(self.cluster.high_watermarks), failures, failed)
+        return producer
 
     def committed(self) -> Committed:
         """Return what is committed in the progress topic now, while a publisher may be at work; nothing if the topic is
@@ -278,7 +291,9 @@ class Target:
             time.sleep(_PAUSE)
 
     @contextmanager
-    def translating(self, doing: str, failures: Sequence[KafkaError] = ()) -> Iterator[None]:
+    def translating(
+        self, doing: str, failures: Sequence[KafkaError] = (), transactional_id: str | None = None
+    ) -> Iterator[None]:
         """Run a block that uses the client, and raise its errors as errors of the platform; `failures` are errors of
         single records, which are more specific."""
         try:
@@ -290,7 +305,7 @@ class Target:
                 rights = {
                     KafkaError.TOPIC_AUTHORIZATION_FAILED: f"`Write` on topics {self.topic!r} and {self.progress_topic!r}",
                     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-                        f"`Write` on transactional id {self.transactional_id!r}"
+                        f"`Write` on transactional id {transactional_id or self.transactional_id!r}"
                     ),
                 }
                 right, is_invalid = rights.get(error.code(), ""), error.code() == KafkaError.INVALID_RECORD

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from confluent_kafka import Producer
@@ -23,7 +24,7 @@ from platform_assets.errors import (
     TopicMissingError,
 )
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.kafka.outbox import BUCKET, SUFFIX, Letter, Outbox, Sent
+from platform_assets.kafka.outbox import BUCKET, SUFFIX, Letter, LetterTarget, Outbox, Sent
 from platform_assets_tests.support.doomed_sender import letters
 from testbed.clients import client_settings, librdkafka
 from testbed.loads import wait_until
@@ -121,6 +122,50 @@ def test_of_two_senders_the_later_one_goes_on_and_the_other_commits_nothing(brok
         outbox(broker, target, before_step=overtake).send(everything)
     assert committed(broker, target) == as_messages(everything)
     assert outbox(broker, target).send(everything) == Sent(0, 20)
+
+
+NAMES: Final = ("a", "b", "a.b", "b.c", "c", "a.b.c", "a_b", "a-b.c", "b..c", ".a", "a.")
+
+
+def test_each_pair_of_topics_has_its_own_transactional_id() -> None:
+    targets = [LetterTarget(None, target, source=source) for source in NAMES for target in NAMES]  # type: ignore[arg-type]
+    own, earlier = {e.transactional_id for e in targets}, {i for e in targets for i in e.earlier_ids}
+    assert len(own) == len(targets)
+    assert not own & earlier, "a sender would be fenced by a sender of another pair"
+    without_dots = LetterTarget(None, "to", source="from")  # type: ignore[arg-type]
+    assert without_dots.transactional_id == "platform-assets.dead-letters.from.to"
+    assert without_dots.earlier_ids == ()
+
+
+def test_senders_whose_earlier_ids_are_the_same_do_not_fence_each_other(broker: Broker, topic: TopicMaker) -> None:
+    plain, cluster = topic(), Cluster.connect(client_settings(broker.bootstrap))
+    dotted = f"b.{plain}"
+    cluster.create_topic(dotted, {})
+
+    def send_other(step: str) -> None:
+        if step == "commit":
+            assert Outbox(cluster, "a", dotted).send(letters(20)) == Sent(20, 0)
+
+    assert Outbox(cluster, "a.b", plain, before_step=send_other).send(letters(20)) == Sent(20, 0)
+    assert committed(broker, plain) == committed(broker, dotted) == as_messages(letters(20))
+
+
+def test_a_sender_of_an_earlier_release_is_fenced_and_its_progress_counts(
+    broker: Broker, topic: TopicMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, cluster, everything = topic(), Cluster.connect(client_settings(broker.bootstrap)), letters(30)
+    sender = Outbox(cluster, "a.b", target)
+
+    def upgraded(step: str) -> None:
+        if step == "commit":
+            monkeypatch.undo()
+            assert sender.send(everything) == Sent(20, 10)
+
+    monkeypatch.setattr(LetterTarget, "transactional_id", f"platform-assets.dead-letters.a.b.{target}")
+    assert sender.send(everything[:10]) == Sent(10, 0)
+    with pytest.raises(SendingInterruptedError, match="another sender has taken over"):
+        replace(sender, before_step=upgraded).send(everything)
+    assert committed(broker, target) == as_messages(everything)
 
 
 def test_letters_are_told_apart_by_topic_id_partition_and_offset(broker: Broker, topic: TopicMaker) -> None:
