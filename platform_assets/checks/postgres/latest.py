@@ -7,6 +7,7 @@ number of runs, not on the number of rows.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
@@ -35,6 +36,8 @@ _MERGED_RUNS: Final = 64
 """Number of runs that are merged at once, and so of open files."""
 _MOST_ROWS: Final = 1_000
 """Number of rows of one key in memory that may be the one in the snapshot."""
+_MOST_TRUNCATES: Final = 10_000
+"""Number of truncates in memory for which it is unknown whether the snapshot includes them."""
 _ROLE: Final = "\0role"
 _SEEN, _LATER, _TOMBSTONE, _UNPLACED, _AMBIGUOUS = 0, 1, 2, 3, 4
 """An event that the snapshot includes, one that it does not, and a record without a value. Last, events for which it is
@@ -60,7 +63,8 @@ _UNKNOWN: Final[dict[int, Cause]] = {_UNPLACED: "unplaced", _AMBIGUOUS: "ambiguo
 @dataclass(frozen=True, slots=True)
 class Latest:
     """The row of a key in the snapshot. If `cause` is given, it is one of `rows`, in the order of their records; else it is
-    the only one. None is no row. Unless `are_all`, there are too many, and some before the last one are left out."""
+    the only one. None is no row. Unless `are_all`, there are too many, and some are left out: rows before the last one, and
+    truncates, which leave no row."""
 
     rows: tuple[dict[str, Any] | None, ...]
     cause: Cause | None = None
@@ -106,6 +110,9 @@ class LatestRows:
     the columns of the key to the functions that give the texts of their values. `later` counts rows of transactions that
     the snapshot does not include, and `later_reads` rows that a snapshot of the connector read and that the database's
     snapshot does not include, or may not include.
+
+    `_truncated` is the place of the last truncate that the snapshot includes, and `_truncated_perhaps` are, in their order,
+    the last `_MOST_TRUNCATES` truncates for which that is unknown. Those that are left out are up to `_left_out`.
     """
 
     table: Folder
@@ -119,7 +126,8 @@ class LatestRows:
     later: int = 0
     later_reads: int = 0
     _truncated: Place = _NO_PLACE
-    _truncated_perhaps: tuple[Place, Cause] = (_NO_PLACE, "unplaced")
+    _truncated_perhaps: list[tuple[Place, Cause]] = field(default_factory=list)
+    _left_out: Place = _NO_PLACE
     _runs: list[Path] = field(default_factory=list)
     _made: int = 0
     _waiting: list[pa.Table] = field(default_factory=list)
@@ -151,10 +159,12 @@ class LatestRows:
             row = last if last[operation] != DELETE and start > self._truncated else None
         floor = max(start, self._truncated)
         found = list[tuple[Place, dict[str, Any] | None, Cause]]()
-        truncated, why = self._truncated_perhaps
-        # What follows an event of a later transaction belongs to a later transaction too.
-        if truncated > floor and (held.later is None or truncated < held.later):
-            found.append((truncated, None, why))
+        # What follows an event of a later transaction belongs to a later transaction too. Of the truncates before it, the
+        # last one counts: none leaves a row.
+        perhaps = self._truncated_perhaps
+        before = len(perhaps) if held.later is None else bisect_left(perhaps, held.later, key=itemgetter(0))
+        if before and (truncate := perhaps[before - 1])[0] > floor:
+            found.append((truncate[0], None, truncate[1]))
         for _, place, other in held.others:
             if place > floor:
                 cause = _UNKNOWN.get(other[_ROLE])
@@ -162,7 +172,8 @@ class LatestRows:
                 found.append((place, other if is_row else None, cause or "tombstone"))
         found.sort(key=itemgetter(0))
         causes = {cause for _, _, cause in found}
-        are_all = held.are_all or held.others[-1][1] <= floor
+        # A truncate before the later event may be among those that are left out.
+        are_all = (held.are_all or held.others[-1][1] <= floor) and (before > 0 or self._left_out <= floor)
         return Latest(
             (row, *(each for _, each, _ in found)),
             next((cause for cause in get_args(Cause) if cause in causes), None),
@@ -203,7 +214,9 @@ class LatestRows:
             if role == _SEEN:
                 self._truncated = max(self._truncated, place)
             elif role in _UNKNOWN:
-                self._truncated_perhaps = max(self._truncated_perhaps, (place, _UNKNOWN[role]))
+                insort(self._truncated_perhaps, (place, _UNKNOWN[role]))
+                if len(self._truncated_perhaps) > _MOST_TRUNCATES:
+                    self._left_out = max(self._left_out, self._truncated_perhaps.pop(0)[0])
         is_row = pc.invert(is_truncate)
         rows = events.filter(is_row)
         self._wait(rows, self._keys(rows), roles.filter(is_row))

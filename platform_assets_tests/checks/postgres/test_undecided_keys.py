@@ -87,6 +87,10 @@ def record(id: int, operation: str | None, name: str = "", tx: int | None = SEEN
 
 CREATED: Final = [record(1, "c", "a"), record(2, "c", "b")]
 UNPLACED: Final = [*CREATED, record(1, "u", "x", tx=None)]
+TRUNCATED: Final = [
+    *CREATED, record(0, "t", tx=None), record(1, "c", "z", tx=250), record(0, "t", tx=None), record(2, "u", "b"),
+]  # fmt: skip
+"""The second truncate belongs to a later transaction, because it follows an event of one; the first one may be seen."""
 
 
 @pytest.mark.parametrize(
@@ -117,6 +121,9 @@ UNPLACED: Final = [*CREATED, record(1, "u", "x", tx=None)]
         ),
         ([*CREATED, record(1, "u", "z", tx=250), record(1, "u", "y", tx=None)], "a", "equal", []),
         ([record(2, "c", "b"), record(1, "c", "a", tx=None)], "a", "undecided", [("undecided", "1")]),
+        (TRUNCATED, None, "equal", []),
+        (TRUNCATED, "a", "undecided", [("undecided", "1")]),
+        (TRUNCATED, "y", "different", [("missing", "1")]),
     ],
 )
 def test_a_row_without_a_transaction_leaves_its_key_undecided(
@@ -276,6 +283,26 @@ def test_too_many_rows_before_a_truncate_do_not_matter(tmp_path: Path) -> None:
     many = [record(1, "u", f"x{number}", tx=None) for number in range(_MOST_ROWS + 5)]
     found = compared(tmp_path, [*CREATED, *many, record(0, "t"), record(2, "c", "b")], [["2", "b"]])
     assert found.outcome == "equal"
+
+
+@pytest.mark.parametrize(
+    ("records", "there", "outcome"),
+    [
+        (TRUNCATED, None, "undecided"),
+        (TRUNCATED, "a", "undecided"),
+        (TRUNCATED, "y", "undecided"),
+        ([*TRUNCATED, record(1, "r", "a")], "a", "equal"),
+        ([*CREATED, record(0, "t", tx=None), record(2, "u", "b")], "y", "different"),
+        ([record(0, "t", tx=None), *CREATED, record(1, "u", "z", tx=250), record(0, "t", tx=None)], "y", "different"),
+        ([*TRUNCATED, record(0, "t"), *CREATED], "y", "different"),
+    ],
+)
+def test_truncates_that_are_left_out_leave_only_the_keys_undecided_that_they_may_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: list[Keyed], there: str | None, outcome: str
+) -> None:
+    monkeypatch.setattr(latest, "_MOST_TRUNCATES", 1)
+    rows = [["2", "b"]] if there is None else [["1", there], ["2", "b"]]
+    assert compared(tmp_path, records, rows).outcome == outcome
 
 
 @pytest.mark.parametrize("there", ["a", "x1003", "y"])
