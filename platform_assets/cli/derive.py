@@ -43,9 +43,9 @@ def derive(table: str, whole: bool, check: bool, as_json: bool) -> None:
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import derived_of
-    from platform_assets.errors import ConfigurationError
+    from platform_assets.errors import ConfigurationError, PlatformError
     from platform_assets.windows.derive import checking
-    from platform_assets.windows.derive.checking import EQUALS_REBUILD
+    from platform_assets.windows.derive.checking import EQUALS_REBUILD, Comparison, Expected
     from platform_assets.windows.derive.deriving import Updater
 
     declaration = derived_of(table)
@@ -57,7 +57,7 @@ def derive(table: str, whole: bool, check: bool, as_json: bool) -> None:
             raise ConfigurationError(
                 f"{declaration.table} has no rows yet: run `platform-assets derive {declaration.table}`"
             )
-        found, computed = checking.compare(lake, declaration, environment.spark, made, seed=None), False
+        computed, seed, replaced = False, None, None
     else:
         because = "all rows were requested"
         if not whole and _has_failed(environment, declaration):
@@ -67,9 +67,20 @@ def derive(table: str, whole: bool, check: bool, as_json: bool) -> None:
         made, computed = done.made, True
         for warning in () if as_json else done.warnings:
             echo(f"{declaration.table}: {warning}")
-        seed = f"{made.version}-{made.derivation.run_id}"
-        found = checking.compare(lake, declaration, environment.spark, made, seed=seed, replaced=done.groups)
-    failed = [each for each in checking.expected(lake, declaration, environment.spark) if each.problem or each.failing]
+        seed, replaced = f"{made.version}-{made.derivation.run_id}", done.groups
+    errors, failed = list[PlatformError](), list[Expected]()
+    try:
+        found = checking.compare(lake, declaration, environment.spark, made, seed=seed, replaced=replaced)
+    except PlatformError as e:
+        # The expectations are shown all the same.
+        errors.append(e)
+        found = Comparison(0, 0, unknown=str(e))
+    is_compared = not errors
+    try:
+        expected = checking.expected(lake, declaration, environment.spark)
+        failed = [each for each in expected if each.problem or each.failing]
+    except PlatformError as e:
+        errors.append(e)
     derivation = made.derivation
     if as_json:
         fields = {
@@ -91,10 +102,13 @@ def derive(table: str, whole: bool, check: bool, as_json: bool) -> None:
             count = derivation.groups.get("count", 0)
             what = f"all rows: {derivation.because}" if derivation.because else f"{count:,} groups"
             echo(f"{declaration.table}: {derivation.whole.rows:,} rows in version {made.version}; computed {what}")
-        echo(f"{declaration.table}: {_compared(found)}")
+        if is_compared or len(errors) > 1:
+            echo(f"{declaration.table}: {_compared(found)}")
         for each in failed:
             text = each.problem or f"{each.failing:,} of {each.rows:,} rows fail: expected that {each.expectation}"
             echo(f"{declaration.table}: {each.expectation.name}: {text}")
+    if errors:
+        raise errors[-1]
     if found.columns or any(each.expectation.severity == "error" for each in failed):
         sys.exit(1)
     if found.unknown:

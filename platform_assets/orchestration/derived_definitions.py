@@ -2,7 +2,7 @@
 
 # No postponed annotations here: Dagster reads those of the functions below.
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
@@ -114,7 +114,7 @@ def build(
         op_tags={TAG: declaration.table.name},
         config_schema=_CONFIG,
     )
-    def _derive(context: dg.AssetExecutionContext, lake: LakeResource, spark: SparkResource) -> dg.MaterializeResult:  # type: ignore[type-arg]  # Dagster does not know the generic type
+    def _derive(context: dg.AssetExecutionContext, lake: LakeResource, spark: SparkResource) -> Iterator[Any]:
         whole = bool(context.op_execution_context.op_config["whole"])
         found = lake.lake()
         because = "all rows were requested"
@@ -128,15 +128,30 @@ def build(
         made = done.made
         if made.derivation.because:
             context.log.info(line(f"all rows of {declaration.table} were computed: {made.derivation.because}"))
-        compared = checking.compare(
-            found, declaration, spark.session, made, seed=context.run.run_id, replaced=done.groups
-        )
-        expected = checking.expected(found, declaration, spark.session)
-        return dg.MaterializeResult(
+        results, errors = list[dg.AssetCheckResult](), list[PlatformError]()
+        try:
+            compared = checking.compare(
+                found, declaration, spark.session, made, seed=context.run.run_id, replaced=done.groups
+            )
+            results.append(comparison_result(key, compared))
+        except PlatformError as e:
+            errors.append(e)
+        try:
+            expected = checking.expected(found, declaration, spark.session)
+            results += [_expectation_result(key, each) for each in expected]
+        except PlatformError as e:
+            errors.append(e)
+        if errors:
+            # The table counts as unchecked, so the sensor requests another run. What is known is reported all the same.
+            yield from results
+            for each in errors[1:]:
+                context.log.error(line(each))
+            raise errors[0]
+        yield dg.MaterializeResult(
             asset_key=key,
             metadata=_metadata(found, declaration, made, is_new=done.is_new),
             data_version=dg.DataVersion(data_version(made)),
-            check_results=[comparison_result(key, compared), *(_expectation_result(key, each) for each in expected)],
+            check_results=results,
         )
 
     return dg.Definitions(assets=[_derive], sensors=[_sensor(declaration, parsed, interval_seconds, sensor_running)])

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from platform_assets.checks import derived
 from platform_assets.checks.audit import Audit
 from platform_assets.cli.environment import Environment
 from platform_assets.cli.main import main
 from platform_assets.components import declared as declared_module
+from platform_assets.errors import DerivedQueryError
 from platform_assets.lake.derived_table import Derivation, Made, RowsDigest
 from platform_assets.lake.location import Folder
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
@@ -57,15 +58,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flights:
     """Return a lake with a derived table of three rows, as a run commits them; rows that are computed again are equal."""
     made = Flights(tmp_path)
     made.load(0, flights(random.Random(1), 5))
-    rows = RowsDigest(3, 1)
-    derivation = Derivation(
-        DECLARED.table, "run", DECLARED.digest, {}, "groups", "", {"count": 1}, {}, RowsDigest(), rows, rows
-    )
-    write_deltalake(
-        tmp_path / "derived" / "by_day",
-        pa.table({"n": [1, 2, 3]}),
-        commit_properties=CommitProperties(custom_metadata={"userMetadata": derivation.to_json()}),
-    )
+    made.derive(DECLARED, pa.table({"n": [1, 2, 3]}))
     monkeypatch.setattr(checking, "compare", lambda *_, seed, **__: Comparison(None if seed is None else 2, 3))
     return made
 
@@ -184,3 +177,32 @@ def test_the_command_audits_a_derived_table(lake: Flights, monkeypatch: pytest.M
     assert [each["check"] for each in json.loads(done.stdout)["checks"]][:2] == ["as_recorded", "equals_rebuild"]
     refused = CliRunner().invoke(main, ["audit", "derived/by_day", "--windows", "2026-01-01-00:00"])
     assert (refused.exit_code, "does not apply to a derived table" in refused.output) == (2, True), refused.output
+
+
+def test_the_command_shows_expectations_and_errors_whichever_fails(
+    lake: Flights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Environment, "of_process", lambda: Environment({"LAKE_ROOT": str(lake.root)}))
+    wrong = replace(DECLARED.expect[1], severity="error")
+    monkeypatch.setattr(declared_module, "derived_of", lambda _: replace(DECLARED, expect=(wrong,)))
+
+    def fails(reason: str) -> Callable[..., Any]:
+        def fail(*_: object, **__: object) -> Any:
+            raise DerivedQueryError("derived/by_day", reason)
+
+        return fail
+
+    monkeypatch.setattr(checking, "compare", fails("no memory"))
+    done = CliRunner().invoke(main, ["derive", "by_day", "--check"])
+    assert done.exit_code == 1
+    assert done.stdout == "derived/by_day: n_low: 1 of 3 rows fail: expected that n ≤ 2\n", done.output
+    assert "no memory" in done.stderr
+    done = CliRunner().invoke(main, ["derive", "by_day", "--check", "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["equal"], json.loads(done.stdout)["failed"]) == (1, None, ["n_low"])
+    monkeypatch.setattr(checking, "expected", fails("no files"))
+    done = CliRunner().invoke(main, ["derive", "by_day", "--check"])
+    assert (done.exit_code, "no memory" in done.stdout, "no files" in done.stderr) == (1, True, True), done.output
+    monkeypatch.setattr(checking, "compare", lambda *_, **__: Comparison(None, 3, ("n",)))
+    done = CliRunner().invoke(main, ["derive", "by_day", "--check"])
+    assert (done.exit_code, "differ from the query's result in n" in done.stdout) == (1, True), done.output
+    assert "no files" in done.stderr

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -17,8 +18,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 
 from platform_assets.checks import derived
+from platform_assets.errors import DerivedQueryError
 from platform_assets.lake import derived_table
-from platform_assets.lake.derived_table import Derivation, InputVersion, RowsDigest
+from platform_assets.lake.derived_table import Derivation, InputVersion, Made, RowsDigest
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Decision
 from platform_assets.model.derived import DerivedDeclaration, DerivedRef
@@ -26,6 +28,7 @@ from platform_assets.model.expectations import Expectation
 from platform_assets.orchestration import derived_definitions, derived_status
 from platform_assets.orchestration.resources import LakeResource, SparkResource
 from platform_assets.windows.derive import checking, freshness, query
+from platform_assets.windows.derive.checking import Comparison
 from platform_assets.windows.derive.deriving import Updater
 from platform_assets_tests.support.derived_lake import Flights, flights
 
@@ -80,6 +83,33 @@ def test_a_run_reports_lineage_versions_and_checks(tmp_path: Path, spark_remote:
     assert not results["day_not_null"].passed
     assert results["one_row"].passed
     assert "no column 'nothing'" in str(results["no_such"].description)
+
+
+@pytest.mark.parametrize("failing", ["compare", "expected"])
+def test_an_error_of_one_check_does_not_hide_the_results_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    lake = Flights(tmp_path)
+    made = Made(0, lake.derive(DECLARED, pa.table({"day": [None, 1]})))
+    monkeypatch.setattr(Updater, "run", lambda *_, **__: SimpleNamespace(made=made, warnings=[], groups=None))
+    monkeypatch.setattr(checking, "compare", lambda *_, **__: Comparison(None, 2))
+
+    def fail(*_: object, **__: object) -> None:
+        raise DerivedQueryError("derived/by_day", "no memory")
+
+    monkeypatch.setattr(checking, failing, fail)
+    declared = replace(DECLARED, expect=DECLARED.expect[::2])
+    (asset,) = definitions(declared).assets or ()
+    resources = {"lake": LakeResource(root=str(tmp_path)), "spark": SparkResource(remote="sc://nowhere:1")}
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = dg.materialize([asset], instance=instance, resources=resources, raise_on_error=False)  # type: ignore[list-item]
+        assert not done.success
+        (step,) = done.get_step_failure_events()
+        assert "no memory" in str(step.step_failure_data.error)
+        assert not done.asset_materializations_for_node("derived__by_day")
+        results = {e.check_name: e.passed for e in done.get_asset_check_evaluations()}
+    known = {"day_not_null": False, "no_such": False}
+    assert results == (known if failing == "compare" else {"equals_rebuild": True})
 
 
 @pytest.mark.spark
