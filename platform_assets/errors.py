@@ -1203,15 +1203,24 @@ class MigrationOutcomeUnknownError(UnknownOutcome):
 
 
 class SendingInterruptedError(Retryable):
-    """Not all dead letters were sent to a topic, or the outcome of the last sends is unknown; with `fenced`, because
-    another sender has taken over."""
+    """Not all dead letters were sent to a topic, or the outcome of the last sends is unknown.
 
-    def __init__(self, source: str, target: str, doing: str, reason: str, *, fenced: bool = False) -> None:
-        self.source, self.target = source, target
+    Attributes:
+        fenced: true if another sender has taken over.
+        timed_out: true if the transaction was open for longer than its limit.
+    """
+
+    def __init__(
+        self, source: str, target: str, doing: str, reason: str, *, fenced: bool = False, timed_out: bool = False
+    ) -> None:
+        self.source, self.target, self.fenced, self.timed_out = source, target, fenced, timed_out
         why = "another sender has taken over" if fenced else reason
-        super().__init__(
+        text = (
             f"dead letters of topic {source!r} were not all sent to topic {target!r}: {doing} failed ({why}). "
             "Dead letters that Kafka committed are recorded as sent. Run it again to send the others; none is sent twice."
+        )
+        super().__init__(
+            f"{text} If this repeats, check the brokers and the connection to them." if timed_out else text
         )
 
 
@@ -1245,15 +1254,31 @@ class PublishingInterruptedError(Retryable):
     Attributes:
         fenced: true if another publisher of the topic has taken over.
         again: false if the same run cannot continue, because the topic is another one now.
+        timed_out: true if the transaction was open for longer than its limit.
     """
 
-    def __init__(self, topic: str, doing: str, reason: str, *, fenced: bool = False, again: bool = True) -> None:
+    def __init__(
+        self,
+        topic: str,
+        doing: str,
+        reason: str,
+        *,
+        fenced: bool = False,
+        again: bool = True,
+        timed_out: bool = False,
+    ) -> None:
         self.topic, self.doing, self.reason, self.fenced, self.again = topic, doing, reason, fenced, again
+        self.timed_out = timed_out
         why = "another publisher has taken over" if fenced else reason.rstrip(".")
-        super().__init__(
+        text = (
             f"published/{topic}: {doing} failed ({why}). What Kafka committed is recorded in the same transaction. Publish "
             "again to continue from there; no record is sent twice."
         )
+        remedy = (
+            " If this repeats, declare a smaller `transaction_rows`, or a longer `transaction_timeout_seconds`, and check "
+            "the connection to the brokers."
+        )
+        super().__init__(text + (remedy if timed_out else ""))
 
 
 class PublishingRefusedError(Terminal):

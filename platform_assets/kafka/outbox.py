@@ -87,9 +87,11 @@ class LetterTarget(Target):
         """Return the error of a broker that refused a letter."""
         return SendingRefusedError(self.source, self.topic, reason, right, is_invalid=is_invalid)
 
-    def interrupted(self, doing: str, reason: str, *, fenced: bool = False) -> SendingInterruptedError:
+    def interrupted(
+        self, doing: str, reason: str, *, fenced: bool = False, timed_out: bool = False
+    ) -> SendingInterruptedError:
         """Return the error of a step whose outcome is unknown."""
-        return SendingInterruptedError(self.source, self.topic, doing, reason, fenced=fenced)
+        return SendingInterruptedError(self.source, self.topic, doing, reason, fenced=fenced, timed_out=timed_out)
 
 
 @dataclass(frozen=True)

@@ -138,9 +138,9 @@ class Target:
         """Return the error of a broker that refused a record."""
         return PublishingRefusedError(self.topic, reason, right, is_invalid=is_invalid)
 
-    def interrupted(self, doing: str, reason: str, *, fenced: bool = False) -> Retryable:
+    def interrupted(self, doing: str, reason: str, *, fenced: bool = False, timed_out: bool = False) -> Retryable:
         """Return the error of a step whose outcome is unknown."""
-        return PublishingInterruptedError(self.topic, doing, reason, fenced=fenced)
+        return PublishingInterruptedError(self.topic, doing, reason, fenced=fenced, timed_out=timed_out)
 
     @property
     def progress_topic(self) -> str:
@@ -292,10 +292,16 @@ class Target:
 
     @contextmanager
     def translating(
-        self, doing: str, failures: Sequence[KafkaError] = (), transactional_id: str | None = None
+        self,
+        doing: str,
+        failures: Sequence[KafkaError] = (),
+        *,
+        transactional_id: str | None = None,
+        is_transaction: bool = False,
     ) -> Iterator[None]:
         """Run a block that uses the client, and raise its errors as errors of the platform; `failures` are errors of
-        single records, which are more specific."""
+        single records, which are more specific. With `is_transaction`, the block is one transaction."""
+        began = time.monotonic()
         try:
             yield
         except (KafkaException, KafkaError, SystemError) as e:
@@ -310,7 +316,14 @@ class Target:
                 }
                 right, is_invalid = rights.get(error.code(), ""), error.code() == KafkaError.INVALID_RECORD
                 raise self.refused(error.str(), right, is_invalid=is_invalid) from e
-            fenced = error.code() in _FENCED
+            fenced, took = error.code() in _FENCED, time.monotonic() - began
+            if fenced and is_transaction and took >= self.seconds:
+                # The coordinator ends such a transaction as if another producer had begun: only the time tells them apart.
+                reason = (
+                    f"it was open for {took:,.0f} s, and Kafka ends transactions after {self.seconds:g} s; or another process "
+                    "has taken over in the meantime"
+                )
+                raise self.interrupted(doing, reason, timed_out=True) from e
             raise self.interrupted(doing, error.str(), fenced=fenced) from e
 
 
@@ -338,7 +351,7 @@ class Session:
         Raises PublishingInterruptedError if the outcome is unknown or nothing was sent, and PublishingRefusedError.
         """
         target, producer = self.target, self.producer
-        with target.translating("a transaction", self.failures):
+        with target.translating("a transaction", self.failures, is_transaction=True):
             producer.begin_transaction()
             try:
                 self._produce_all(batches, progress)
@@ -456,6 +469,18 @@ class Session:
                 return
             except BufferError:  # The client's queue is full: let it send.
                 self.producer.poll(_POLL)
+
+
+def require_topic(cluster: Cluster, topic: str, topic_id: str) -> None:
+    """Raise PublishingInterruptedError if the topic has another id now: its progress would not count."""
+    doing = "comparing the topic's id"
+    try:
+        found = cluster.topic(topic).topic_id
+    except BrokerUnreachableError as e:
+        raise PublishingInterruptedError(topic, doing, str(e)) from e
+    if found != topic_id:
+        reason = "the topic was deleted and created again, and the next run sends everything to the new topic"
+        raise PublishingInterruptedError(topic, doing, reason, again=False)
 
 
 def committed_records(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> Iterator[Any]:

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.errors import (
-    BrokerUnreachableError,
     ConfigurationError,
     PlatformError,
     PublishedRowsLostError,
@@ -31,7 +30,7 @@ from platform_assets.errors import (
     UnpublishableRowError,
 )
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.kafka.publisher import Committed, Headers, Placed, Record, Session, Target, Topics
+from platform_assets.kafka.publisher import Committed, Headers, Placed, Record, Session, Target, Topics, require_topic
 from platform_assets.lake import decoded_table
 from platform_assets.ledger import unloaded
 from platform_assets.ledger.entries import Receipt
@@ -123,7 +122,7 @@ class Publisher:
 
     def _session(self, session: Session, topics: Topics, recorded: Pins, count: Count) -> Published:
         # Each of the topics may have been deleted since they were prepared.
-        self._require_topic(topics.target)
+        require_topic(self.cluster, self.declaration.topic, topics.target)
         self.target.require_same(Topics(topics.target, session.progress.topic_id), topics)
         known, receipts = self._known(session.progress, topics.target, recorded), self._receipts()
         plan = self._plan(known, receipts)
@@ -171,7 +170,7 @@ class Publisher:
                 reached: dict[str, Progress] = {}
 
                 def progress(each: Transaction = each, reached: dict[str, Progress] = reached) -> dict[bytes, bytes]:
-                    self._require_topic(topic_id)
+                    require_topic(self.cluster, self.declaration.topic, topic_id)
                     reached.update(each.progress(known))
                     return {key_of(topic_id, self.declaration.windowed, k): p.to_bytes() for k, p in reached.items()}
 
@@ -184,17 +183,6 @@ class Publisher:
                 count.removed += [key for key, p in reached.items() if p.partial and p.is_complete]
                 count.unannounced += each.lacking
                 self.on_progress(max(reached), count.records)
-
-    def _require_topic(self, topic_id: str) -> None:
-        """Raise PublishingInterruptedError if the topic has another id now: its progress would not count."""
-        doing = "comparing the topic's id"
-        try:
-            found = self.cluster.topic(self.declaration.topic).topic_id
-        except BrokerUnreachableError as e:
-            raise PublishingInterruptedError(self.declaration.topic, doing, str(e)) from e
-        if found != topic_id:
-            reason = "the topic was deleted and created again, and the next run sends everything to the new topic"
-            raise PublishingInterruptedError(self.declaration.topic, doing, reason, again=False)
 
     def _transactions(
         self,

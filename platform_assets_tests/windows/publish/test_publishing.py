@@ -10,13 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from platform_assets.checks.published import gather
-from platform_assets.errors import PublishingInterruptedError, PublishingProgressLostError, PublishingRefusedError
+from platform_assets.errors import (
+    PublishingInterruptedError,
+    PublishingProgressLostError,
+    PublishingRefusedError,
+    SendingInterruptedError,
+)
 from platform_assets.kafka import publisher as publisher_module
 from platform_assets.kafka.cluster import Cluster
+from platform_assets.kafka.outbox import LetterTarget
 from platform_assets.kafka.publisher import Record, Session, Target
 from platform_assets.lake.vacuum import vacuum
 from platform_assets.model.publishing import Part, PublishDeclaration
@@ -103,6 +109,44 @@ def test_a_publisher_that_is_overtaken_while_it_sends_says_so(broker: Broker, to
         with pytest.raises(PublishingInterruptedError, match="another publisher has taken over"):
             session.send(records(session), {b"progress": b"{}"})
     assert consumed(broker.bootstrap, name) == []
+
+
+def test_a_transaction_that_kafka_ended_for_its_age_is_not_taken_for_an_overtaken_one(
+    broker: Broker, topic: TopicMaker
+) -> None:
+    name, cluster = topic(), Cluster.connect(client_settings(broker.bootstrap))
+
+    def is_ended() -> bool:
+        state = cluster.topic(name)
+        ends, stable = cluster.high_watermarks(state), cluster.last_stable_offsets(state)
+        return 0 < ends[0].offset == stable[0].offset
+
+    def wait(step: str) -> None:
+        if step == "commit":
+            wait_until("Kafka has ended the transaction", is_ended)
+
+    target = Target(cluster, name, 1.0, wait)
+    target.prepare(None)
+    with pytest.raises(PublishingInterruptedError, match="and Kafka ends transactions after 1 s") as raised:
+        target.session().send([(b"1", b"late", [])], {b"progress": b"{}"})
+    assert (raised.value.timed_out, raised.value.fenced) == (True, False)
+    assert "declare a smaller `transaction_rows`" in str(raised.value)
+    replace(target, before_step=lambda step: None).session().send([(b"1", b"sent", [])], {b"progress": b"{}"})
+    assert [m.value for m in consumed(broker.bootstrap, name)] == [b"sent"]
+
+
+def test_only_a_transaction_that_was_open_for_long_has_timed_out() -> None:
+    fenced = KafkaException(KafkaError(KafkaError._FENCED, "Local: fenced", fatal=True))
+    for seconds, is_transaction, timed_out in ((0.0, True, True), (60.0, True, False), (0.0, False, False)):
+        for target in (Target(None, "t", seconds), LetterTarget(None, "t", seconds, source="s")):  # type: ignore[arg-type]
+            with (
+                pytest.raises((PublishingInterruptedError, SendingInterruptedError)) as raised,
+                target.translating("a transaction", is_transaction=is_transaction),
+            ):
+                raise fenced
+            error: Any = raised.value
+            assert (error.timed_out, error.fenced) == (timed_out, not timed_out)
+            assert ("has taken over)" in str(error)) is not timed_out
 
 
 @pytest.mark.parametrize("step", ["first", "flush", "commit", "next"])
