@@ -9,7 +9,7 @@ without it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from heapq import heappush, heapreplace
 from typing import TYPE_CHECKING, Any, Final
@@ -194,6 +194,7 @@ def gather(
         starts = {p: max(start, since.get(p, start)) for p, start in starts.items()}
     compacted = "compact" in (publisher.cluster.topic_config(d.topic).get("cleanup.policy") or "")
     keys: set[int] | None = set() if compacted else None
+    deleted: set[bytes] = set()
     windows: dict[str, _Window] = {}
     most = max(1, min(_JUDGED_OF_A_WINDOW, _JUDGED // max(len(known), 1)))
     for partition in state.partitions:
@@ -208,6 +209,8 @@ def gather(
             identity = identity_of(message)
             place = f"partition {partition} offset {message.offset()}"
             record = (message.key(), message.value(), message.headers() or [])
+            if deleted and record[1] is not None:
+                deleted.discard(record[0])
             named = spans.window(partition, message.offset() or 0) if identity is None else None
             if named is not None:
                 if (window := windows.get(named)) is None:
@@ -237,11 +240,13 @@ def gather(
             if not window.mark(load_id, ordinal):
                 what = "row" if kind == "row" else "change"
                 found.object_to(f"{place}: {what} {ordinal} of load {load_id} of window {key} was sent twice")
+            if kind == "removed" and record[0] is not None:
+                deleted.add(record[0])
             window.keep(at, load_id, ordinal, kind, _hash(message.key(), message.value()))
             window.choose(at, load_id, ordinal, kind, record, most)
     if since is not None and before is not None:
         _require(known, before, windows, found, is_cut=is_cut or compacted)
-    _compare(publisher, known, windows, found, progress, keys, whole=since is None, is_cut=is_cut)
+    _compare(publisher, known, windows, found, progress, keys, deleted, whole=since is None, is_cut=is_cut)
     found.windows = len(windows)
     return found
 
@@ -307,13 +312,15 @@ def _compare(
     found: Evidence,
     progress: Callable[[str], None],
     keys: set[int] | None,
+    deleted: Collection[bytes],
     *,
     whole: bool,
     is_cut: bool,
 ) -> None:
     """Compare the state that a reader of the topic has in the end with the rows of the load that is published. Without
     `whole`, only records that were read are compared, and rows of windows that were read from their first row on. `keys`
-    are hashes of all keys on the topic if it is compacted; None otherwise."""
+    are hashes of all keys on the topic if it is compacted; None otherwise. `deleted` are keys after whose tombstone, which
+    a correction sent, no record followed."""
     d = publisher.declaration
     form = publisher.form if known else ""
     receipts = publisher.ledger.receipts(d.windowed) if known else {}
@@ -338,6 +345,12 @@ def _compare(
         except PlatformError as e:
             found.not_read.append(str(e))
             continue
+        if gone := [at for at, (name, value, _) in rows.items() if value is not None and name in deleted]:
+            found.object_to(
+                f"window {key}: a correction deleted the keys of {len(gone):,} rows after they were sent, such as {min(gone)}; use "
+                f"`tombstones` only if a key identifies a row, then publish to a new topic, or create topic {d.topic} again and "
+                "publish"
+            )
         expected = {at: _hash(*content[:2]) for at, content in rows.items()}
         if state.dealt:
             window = windows.get(key) or _Window({}, {})

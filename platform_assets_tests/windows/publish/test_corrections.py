@@ -100,6 +100,49 @@ def test_a_correction_that_an_earlier_release_has_begun_is_finished_in_its_order
     assert identities(log, 6) == [(n, "changed" if n % 2 else "removed") for n in range(2, 12)]
 
 
+def test_the_audit_finds_keys_that_a_correction_of_an_earlier_release_deleted(tmp_path: Path) -> None:
+    made, log, each = shifted(tmp_path, 1)
+    ((name, value),) = log.records.items()
+    receipt = made.ledger.receipts(made.declaration.decoded_table)[made.windows[0].key]
+    state = Progress.from_bytes(value)
+    load = Load(receipt.load_id, receipt.table_version or 0, receipt.rows)
+    log.records = {name: replace(state, load=load, base=state.load, sent=0, total=12, at=None).to_bytes()}
+    before, since = each.known(log.topic_id), {0: len(sent(log)), 1: 0}
+    each.run()
+    assert live(log).keys() == {b"16"}, "earlier releases sent a row's tombstone after the record of the row before it"
+    key = made.windows[0].key
+    for found in (gather(each), gather(each, since=since, before=before)):
+        (problem,) = found.problems
+        assert problem.startswith(
+            f"window {key}: a correction deleted the keys of 5 rows after they were sent, such as (0, 0)"
+        )
+        assert f"create topic {each.declaration.topic} again and publish" in problem
+
+
+def test_the_audit_finds_a_key_that_moved_to_an_earlier_window(tmp_path: Path) -> None:
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
+    made.load([order(1)], [order(2)])
+    made.decode()
+    each = publisher(made, log, tombstones=True)
+    each.run()
+    assert gather(each).problems == []
+    made.declared = replace(made.declared, revision=2)
+    for number, value in enumerate((order(2), order(3))):
+        samples.loaded(
+            made.root,
+            made.windows[number],
+            values={(0, number): value},
+            load_id=f"b{number}",
+            holes={},
+            proved_by="load digest",
+        )
+    made.decode()
+    publisher(made, log, tombstones=True).run()
+    assert live(log).keys() == {b"3"}
+    (problem,) = gather(each).problems
+    assert problem.startswith(f"window {made.windows[0].key}: a correction deleted the keys of 1 rows")
+
+
 def published_once(tmp_path: Path) -> tuple[DecodedTopic, Log, Offline]:
     """Return a published raw window of ten rows."""
     made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
