@@ -17,6 +17,7 @@ import pyarrow as pa
 from platform_assets.checks.published import Evidence
 from platform_assets.checks.published_values import Reader, Sampled, of_row, python_rows
 from platform_assets.errors import (
+    BrokerUnreachableError,
     ConfigurationError,
     PublishingInterruptedError,
     RegistryRefusedError,
@@ -66,6 +67,21 @@ class _Sample:
 
 def gather(publisher: KeyedPublisher, progress: Callable[[str], None] = lambda text: None) -> Evidence:
     """Read the whole topic, and hold it against the newest version of the table. Raises the errors of Cluster."""
+    topic, cluster = publisher.declaration.topic, publisher.cluster
+    topic_id = cluster.topic(topic).topic_id
+    try:
+        found = _gathered(publisher, progress)
+    except BrokerUnreachableError:
+        # Offsets of the deleted topic are waited for in vain.
+        if cluster.topic(topic).topic_id == topic_id:
+            raise
+        found = None
+    if found is None or cluster.topic(topic).topic_id != topic_id:
+        return Evidence(unit="versions", not_read=["the topic was deleted and created again meanwhile"])
+    return found
+
+
+def _gathered(publisher: KeyedPublisher, progress: Callable[[str], None]) -> Evidence:
     # Compiled code, which definitions do not need.
     from platform_assets.checks.published_schemas import SchemaReader
 
@@ -116,6 +132,11 @@ def gather(publisher: KeyedPublisher, progress: Callable[[str], None] = lambda t
             found.object_to(f"{missing:,} of the {known.sent:,} records of publication {known.number} are missing")
     if known is None or not known.is_complete or found.plan.behind:
         found.not_read.append("the newest version of the table is not published completely")
+        if known is None and publisher.is_created_again(state.topic_id):
+            found.not_read[-1] = (
+                "the topic was deleted and created again since the table was published; run `platform-assets publish "
+                f"{d.topic}`, which sends all rows that it lacks"
+            )
         return found
     try:
         version, rows = publisher.rows(lambda batch, keys: sample.judge(publisher, batch, keys))

@@ -181,10 +181,11 @@ def create(folder: Folder, columns: pa.Schema, *, name: str, description: str) -
 def opened(folder: Folder) -> Opened:
     """Open a table of a state. Raises TableGoneError if there is none."""
     handle = folder.delta()
-    return Opened(folder, handle, _newest_fold(folder, int(handle.version())))
+    return Opened(folder, handle, newest_fold(folder, int(handle.version())))
 
 
-def _newest_fold(folder: Folder, version: int) -> FoldMetadata | None:
+def newest_fold(folder: Folder, version: int) -> FoldMetadata | None:
+    """Return the fold that made the rows of a version; None if the log does not name one, or another program changed them."""
     while version >= 0 and (commit := delta_log.commit(folder, version)) is not None:
         found = FoldMetadata.from_json(commit.user_metadata)
         if found is not None:

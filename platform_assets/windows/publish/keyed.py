@@ -20,16 +20,16 @@ from deltalake import DeltaTable
 
 from platform_assets.errors import ConfigurationError, PublishingInterruptedError
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.kafka.publisher import Headers, Record, Session, Target, committed_records
-from platform_assets.lake import datasets, delta_log
+from platform_assets.kafka.publisher import Headers, Record, Session, Target, committed_records, require_topic
+from platform_assets.lake import datasets, delta_log, derived_table, state_table
 from platform_assets.lake.failures import TableDamagedError
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.logs import logger
 from platform_assets.model.publishing import HEADER, PublishDeclaration, Side
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import StateRef, TableRef
 from platform_assets.windows.publish.encoding import Encoder, hidden_in
-from platform_assets.windows.publish.progress import Kind, Plan, Published
+from platform_assets.windows.publish.progress import Kind, Plan, Published, parsed_key
 
 if TYPE_CHECKING:
     from platform_assets.decoding.registry.cache import Registered
@@ -141,6 +141,14 @@ class Held:
         return {key: digest for key, (_, digest) in self.newest.items() if digest is not None}
 
 
+class _UncheckedError(Exception):
+    """This version of the table waits for its checks."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(version)
+        self.version = version
+
+
 @dataclass(frozen=True)
 class KeyedPublisher:
     """Publishes the rows of `declaration`'s table. The other fields are as in `Publisher`."""
@@ -152,6 +160,8 @@ class KeyedPublisher:
     on_progress: Callable[[str, int], None] = lambda version, records: None
     most_bytes: int = 64 << 20
     """As in `Publisher`."""
+    is_checked: Callable[[str], bool] = lambda run: True
+    """Returns False if a version waits for its checks. It is called after the version's rows are read, with `maker_of`."""
 
     @property
     def target(self) -> Target:
@@ -185,19 +195,26 @@ class KeyedPublisher:
                     sent, transactions, failures = sent + records, transactions + 1, 0
                     self.on_progress(version, sent)
                 return Published(windows=min(transactions, 1), records=sent, transactions=transactions)
+            except _UncheckedError as e:
+                return Published(min(transactions, 1), sent, transactions=transactions, unchecked=(e.version,))
             except PublishingInterruptedError as e:
                 failures += 1
-                if e.fenced or failures >= _ATTEMPTS:
+                if e.fenced or not e.again or failures >= _ATTEMPTS:
                     raise
                 _log.warning("%s Continuing with a new producer.", e)
 
     def _send_all(self, session: Session, topic_id: str) -> Iterator[tuple[int, str]]:
         """Send what differs. Yield the number of records of each transaction, and the table's version."""
+        require_topic(self.cluster, self.declaration.topic, topic_id)
         known = self._parsed(session.progress.records, topic_id)
+        if known is None and self._other_topics(session.progress.records, topic_id):
+            _log.warning("%s: the topic was created again: all rows that it lacks are sent", self.declaration.name)
         version = self.version()
         if version is None or self._is_published(known, version):
             return
         version, rows = self.rows(send=True)
+        if not self.is_checked(self.maker_of(self.declaration, self.ledger, version)):
+            raise _UncheckedError(version)
         form = self._encoder().digest
         held = self.held()
         changes = list(difference(rows, held.live()))
@@ -212,8 +229,14 @@ class KeyedPublisher:
         last = first + len(changes)
         for part in parts(changes, self.declaration.transaction_rows, self.most_bytes):
             sent = first + len(part)
-            progress = KeyedProgress(number, version, sent, sent == last, form)
-            session.send(self._records(part, version, (number, first)), {self._key(topic_id): progress.to_bytes()})
+            reached = {self._key(topic_id): KeyedProgress(number, version, sent, sent == last, form).to_bytes()}
+
+            def progress(reached: Mapping[bytes, bytes] = reached) -> Mapping[bytes, bytes]:
+                # As late as possible: the records may be on another topic than that with this progress.
+                require_topic(self.cluster, self.declaration.topic, topic_id)
+                return reached
+
+            session.send_batches([self._records(part, version, (number, first))], progress)
             first = sent
             yield len(part), version
 
@@ -262,6 +285,18 @@ class KeyedPublisher:
         if not folder.has_delta_log():
             return None
         return _name(folder, folder.delta())
+
+    @staticmethod
+    def maker_of(declaration: PublishDeclaration, ledger: Ledger, version: str) -> str:
+        """Return the id of the run that made the rows of a version, or of a derived table the first characters of that id;
+        empty if no run made them."""
+        number = int(version.split("/")[1])
+        folder = ledger.lake.table(declaration.table)
+        if isinstance(declaration.table, StateRef):
+            fold = state_table.newest_fold(folder, number)
+            return "" if fold is None else fold.run_id
+        made, is_changed = derived_table.newest(folder, number)
+        return "" if made is None or is_changed else made.derivation.run_id.partition("-")[0]
 
     @property
     def schemas(self) -> dict[Side, Registered]:
@@ -336,6 +371,17 @@ class KeyedPublisher:
     def known(self, topic_id: str) -> KeyedProgress | None:
         """Return the newest publication to the topic with this id; None if there is none."""
         return self._parsed(self.target.committed().records, topic_id)
+
+    def is_created_again(self, topic_id: str) -> bool:
+        """Return True if the table was published to a topic of this name with another id, and never to that with this
+        id."""
+        records = self.target.committed().records
+        return self._parsed(records, topic_id) is None and self._other_topics(records, topic_id)
+
+    def _other_topics(self, records: Mapping[bytes, bytes], topic_id: str) -> bool:
+        """Return True if the table was published to topics with other ids."""
+        found = (parsed_key(name) for name in records)
+        return any(each[1:] == (self.declaration.table.name, "") and each[0] != topic_id for each in found if each)
 
     def _parsed(self, records: Mapping[bytes, bytes], topic_id: str) -> KeyedProgress | None:
         value = records.get(self._key(topic_id))

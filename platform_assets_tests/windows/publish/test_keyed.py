@@ -21,6 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from platform_assets.checks.published_keys import gather
 from platform_assets.errors import ConfigurationError, PublishingInterruptedError
+from platform_assets.kafka import publisher as publisher_module
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.publisher import Headers
 from platform_assets.lake import datasets
@@ -105,8 +106,50 @@ def test_changes_are_published_once_and_deleted_keys_become_tombstones(
         "13 records of 2 versions are on the topic once, in order, and as in the table.", True,
     )  # fmt: skip
     create_again(broker, target)
+    evidence = gather(each)
+    assert evidence.not_read == [
+        "the topic was deleted and created again since the table was published; run `platform-assets publish "
+        f"{target}`, which sends all rows that it lacks"
+    ]
     assert each.run().records == 10
     assert held(broker, target)[0] == as_records(second)
+    assert (gather(each).not_read, gather(each).passed) == ([], True)
+
+
+@pytest.mark.broker
+def test_a_topic_that_is_created_again_while_it_is_published_ends_the_run_and_the_next_one_sends_all_rows(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    target, rows = topic(), {n: f"row {n}" for n in range(10)}
+    write(tmp_path, rows)
+    steps: list[str] = []
+
+    def replaced(step: str) -> None:
+        steps.append(step)
+        if steps.count("first") == 2 and step == "first":
+            create_again(broker, target)
+
+    each = publisher(broker, tmp_path, target)
+    with pytest.raises(PublishingInterruptedError, match="created again, and the next run sends everything"):
+        replace(each, before_step=replaced).run()
+    assert steps.count("commit") == 1
+    assert held(broker, target) == ({}, 0)
+    assert each.run().records == 10
+    assert held(broker, target) == (as_records(rows), 10)
+    assert (gather(each).not_read, gather(each).passed) == ([], True)
+
+
+@pytest.mark.broker
+def test_an_audit_during_which_the_topic_is_created_again_is_undecided(
+    broker: Broker, topic: TopicMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = topic()
+    monkeypatch.setattr(publisher_module, "_PATIENCE", 1.0)
+    each = publisher(broker, tmp_path, target)
+    write(tmp_path, {1: "a"})
+    each.run()
+    evidence = gather(each, lambda text: create_again(broker, target))
+    assert (evidence.problems, evidence.not_read) == ([], ["the topic was deleted and created again meanwhile"])
 
 
 @pytest.mark.broker
