@@ -92,6 +92,7 @@ def _status() -> Status:
             now,
             environment.instance(),
             declared.declarations(),
+            declared.derived_tables(),
         )
     return status_of.collect(
         declared.declarations().values(),

@@ -19,11 +19,12 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger import decisions
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.names import identifier
 from platform_assets.model.publishing import PublishDeclaration
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import StateRef, TableRef
 from platform_assets.model.untrusted import line, markdown
-from platform_assets.orchestration import dagster_records, names
+from platform_assets.orchestration import dagster_records, derived_status, names
 from platform_assets.orchestration.names import key_prefix
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.windows.publish.keyed import KeyedPublisher
@@ -125,9 +126,12 @@ def build_definitions(
     def _publish(context: dg.AssetExecutionContext, kafka: KafkaResource, lake: LakeResource) -> Iterator[Any]:
         given: dict[str, Any] = {}
         ledger = Ledger(lake.lake())
-        if is_windowed and (listed := context.run.tags.get(_CHECKS_TAG)) is not None:
+        if (listed := context.run.tags.get(_CHECKS_TAG)) is not None:
             checks = [dg.AssetCheckKey(source, check) for check in json.loads(listed)]
-            given["unfinished_runs"] = lambda: _unfinished_runs(context.instance, declaration, ledger, checks)
+            if is_windowed:
+                given["unfinished_runs"] = lambda: _unfinished_runs(context.instance, declaration, ledger, checks)
+            else:
+                given["is_checked"] = lambda run: _is_checked(context.instance, declaration, run, checks)
         publisher = publisher_of(
             declaration,
             ledger,
@@ -190,6 +194,12 @@ def build_definitions(
         # What is on a topic cannot be taken back.
         if blocked := dagster_records.failing(context.instance, checks):
             return dg.SkipReason(line(f"A failing check blocks it: {', '.join(blocked)}."))
+        if not is_windowed:
+            maker = KeyedPublisher.maker_of(declaration, ledger, state)
+            if (run := _waits_for(context.instance, maker, checks)) is not None:
+                return dg.SkipReason(
+                    line(f"The newest version of {declaration.table} waits for the checks of run {run}.")
+                )
         # A declaration or topic that was changed is tried at once.
         if newest is not None and not ended and (context.cursor or "").startswith(f"{target}/"):
             statuses = [run.dagster_run.status for run in runs]
@@ -226,6 +236,34 @@ def _unfinished_runs(
     found = _not_checked(instance, declaration, ledger, checks)
     if blocked := dagster_records.failing(instance, checks):
         raise PublishingBlockedError(declaration.topic, declaration.table.name, blocked)
+    return found
+
+
+def _is_checked(
+    instance: dg.DagsterInstance, declaration: PublishDeclaration, maker: str, checks: Sequence[dg.AssetCheckKey]
+) -> bool:
+    """Return False if rows that the run `maker` made wait for its checks. Raises PublishingBlockedError like
+    `_unfinished_runs`."""
+    found = _waits_for(instance, maker, checks)
+    if blocked := dagster_records.failing(instance, checks):
+        raise PublishingBlockedError(declaration.topic, declaration.table.name, blocked)
+    return found is None
+
+
+def _waits_for(instance: dg.DagsterInstance, maker: str, checks: Sequence[dg.AssetCheckKey]) -> str | None:
+    """Return the run whose id begins with `maker` if it has not finished, or if it failed or was canceled before it had
+    evaluated the blocking `checks` of the table that it made, and no later run has evaluated one. None otherwise, and if
+    Dagster does not know it."""
+    if not maker:
+        return None
+    unfinished = [run.run_id for run in dagster_records.under_way(instance)]
+    ended = []
+    if checks:
+        since = dagster_records.newest_begin(instance, checks, without_run=False)
+        ended = dagster_records.failed_after(instance, since)
+    found = next((run for run in (*unfinished, *ended) if run.startswith(maker)), None)
+    if found is None or (found not in unfinished and dagster_records.has_evaluated(instance, found, checks)):
+        return None
     return found
 
 
@@ -286,6 +324,7 @@ def problems(
     now: datetime,
     instance: dg.DagsterInstance | None = None,
     topics: Mapping[str, TopicDeclaration] = MappingProxyType({}),
+    derived: Mapping[DerivedRef, DerivedDeclaration] = MappingProxyType({}),
 ) -> list[str]:
     """Return a sentence for each hanging transaction, for topics with windows that ended `LATE_AFTER` ago and are not
     published, for held corrections, and for failing checks that keep the sensor from requesting runs. What cannot be
@@ -300,15 +339,15 @@ def problems(
         except PlatformError as e:
             found.append(f"{d.name}: its state is unknown: {e}")
             continue
+        checks = _blocking(d, topics, derived)
+        failing = _failing(instance, checks) if plan.behind else []
         if isinstance(publisher, KeyedPublisher):
             # The age of the newest version alone would be small for as long as the table changes often.
             if plan.behind and publisher.changed_at() < now - LATE_AFTER:
-                found.append(
-                    f"{d.name}: the newest version of {d.table}, with {plan.rows:,} rows, is not published yet. The sensor requests "
-                    f"a run; `platform-assets publish {d.topic}` publishes it now"
-                )
+                maker = publisher.maker_of(d, ledger, (*plan.begun, *plan.new)[0])
+                run = None if instance is None else _waits_for(instance, maker, checks)
+                found.append(_late_version(d, plan.rows, failing, run))
             continue
-        failing = _failing(d, instance, topics) if plan.behind else []
         if failing:
             found.append(
                 f"{d.name}: {plan.behind:,} windows are not published, because a check of {d.table} fails: {', '.join(failing)}. "
@@ -326,7 +365,7 @@ def problems(
                 "Load it, or park it"
             )
         late = ledger.receipts(d.windowed, [*plan.begun, *plan.new, *plan.again]) if plan.behind else {}
-        unchecked = set() if instance is None else set(_ended_before_checks(instance, d, ledger, _blocking(d, topics)))
+        unchecked = set() if instance is None else set(_ended_before_checks(instance, d, ledger, checks))
         waiting = [receipt for receipt in late.values() if receipt.run_id in unchecked]
         if not failing and any(receipt.window.end < now - LATE_AFTER for receipt in waiting):
             found.append(
@@ -342,17 +381,41 @@ def problems(
     return found
 
 
-def _failing(
-    declaration: PublishDeclaration, instance: dg.DagsterInstance | None, topics: Mapping[str, TopicDeclaration]
-) -> list[str]:
-    """Return the names of blocking checks of the table that fail."""
+def _late_version(d: PublishDeclaration, rows: int, failing: Sequence[str], unchecked: str | None) -> str:
+    """Describe a version that is not published yet, and the way on. `unchecked` is the run for whose checks it waits."""
+    what = f"{d.name}: the newest version of {d.table}, with {rows:,} rows, is not published"
+    if failing:
+        return (
+            f"{what}, because a check of {d.table} fails: {', '.join(failing)}. Follow that check's remedy; or, to publish the rows "
+            f"as they are, run `platform-assets publish {d.topic}`"
+        )
+    if unchecked is not None:
+        return (
+            f"{what}, because run {unchecked}, which made it, has not finished, or failed before its checks. The next run of the "
+            "table evaluates the checks; to do so now, execute them on the table's page in Dagster; or, to publish without them, run "
+            f"`platform-assets publish {d.topic}`"
+        )
+    return f"{what} yet. The sensor requests a run; `platform-assets publish {d.topic}` publishes it now"
+
+
+def _failing(instance: dg.DagsterInstance | None, checks: Sequence[dg.AssetCheckKey]) -> list[str]:
+    """Return the names of those blocking checks of the table that fail."""
     if instance is None:
         return []
-    return [key.name for key in _blocking(declaration, topics) if dagster_records.blocked_by(instance, [key])]
+    return [key.name for key in checks if dagster_records.blocked_by(instance, [key])]
 
 
-def _blocking(declaration: PublishDeclaration, topics: Mapping[str, TopicDeclaration]) -> list[dg.AssetCheckKey]:
-    topic = topics.get(declaration.windowed.topic)
+def _blocking(
+    declaration: PublishDeclaration,
+    topics: Mapping[str, TopicDeclaration],
+    derived: Mapping[DerivedRef, DerivedDeclaration],
+) -> list[dg.AssetCheckKey]:
+    table = declaration.table
+    if isinstance(table, DerivedRef):
+        return derived_status.check_keys(derived[table], blocking=True) if table in derived else []
+    topic = topics.get(table.topic)
     if topic is None:
         return []
-    return names.blocking_keys(topic) if declaration.windowed.kind == "raw" else names.blocking_changes(topic)
+    if isinstance(table, StateRef):
+        return names.state_check_keys(topic)
+    return names.blocking_keys(topic) if table.kind == "raw" else names.blocking_changes(topic)

@@ -9,18 +9,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
 from platform_assets.checks.decoded import SHARE
+from platform_assets.errors import PublishingBlockedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.model.derived import DerivedRef
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.names import identifier
 from platform_assets.model.publishing import Part, PublishDeclaration
-from platform_assets.orchestration import published
+from platform_assets.model.state import StateDeclaration
+from platform_assets.model.tables import StateRef
+from platform_assets.orchestration import names, published
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
+from platform_assets.windows.derive.checking import EQUALS_REBUILD
+from platform_assets.windows.publish.keyed import KeyedPublisher
+from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
+from platform_assets_tests.support.derived_lake import Flights
 from platform_assets_tests.support.streams import create_again
 from testbed.clients import client_settings
 
@@ -276,6 +285,121 @@ def test_loads_of_a_run_that_has_not_finished_wait_for_its_checks(
         replace(made.decoder, run_id=reload.run_id).decode(fourth.key)
         assert counts(run(**by_sensor)) == (0, 1)
         assert counts(run()) == (1, 0)
+
+
+def test_a_version_of_a_table_without_windows_waits_for_the_checks_of_its_run(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    lake, target = Flights(tmp_path), topic()
+    derived = DerivedDeclaration(DerivedRef("counts"), {"id": "id"}, "SELECT id FROM decoded.flights GROUP BY ALL")
+    declared = PublishDeclaration(target, derived.table, key=Part("text", ("id",)))
+    check = dg.AssetCheckKey(dg.AssetKey(["derived", "counts"]), EQUALS_REBUILD)
+
+    @dg.multi_asset_check(specs=[dg.AssetCheckSpec(check.name, asset=check.asset_key, blocking=True)], name="counts")
+    def counts() -> Iterator[dg.AssetCheckResult]:
+        raise AssertionError
+
+    made_of = published.build_definitions(declared, group="g", description=None, owners=(), sensor_running=False)
+    services = {"kafka": KafkaResource(bootstrap_servers=broker.bootstrap), "lake": LakeResource(root=str(tmp_path))}
+    repository = dg.Definitions.merge(
+        made_of, dg.Definitions(asset_checks=[counts], resources=services)
+    ).get_repository_def()
+    (sensor,) = repository.sensor_defs
+    ledger, cluster = Ledger(lake.lake), Cluster.connect(client_settings(broker.bootstrap))
+    later = datetime.now(UTC) + timedelta(hours=1)
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def begun(*ids: int) -> str:
+            run = dg.DagsterRun(job_name="job", status=dg.DagsterRunStatus.STARTING)
+            instance.add_run(run)
+            instance.report_dagster_event(dg.DagsterEvent("PIPELINE_START", "job"), run.run_id)
+            if ids:
+                lake.derive(derived, pa.table({"id": ids}), run.run_id)
+            return run.run_id
+
+        def ended(run_id: str, how: str) -> None:
+            instance.report_dagster_event(dg.DagsterEvent(how, "job"), run_id)
+
+        def tick(cursor: str | None = None) -> Any:
+            with dg.build_sensor_context(
+                instance, cursor=cursor, repository_def=repository, resources=services
+            ) as context:
+                return sensor(context)
+
+        def run(**tags: str) -> tuple[object, object]:
+            job = repository.get_job(f"{identifier(target)}_publish_job")
+            done = job.execute_in_process(instance=instance, tags=tags)
+            (event,) = done.get_asset_materialization_events()
+            metadata = event.materialization.metadata
+            return metadata["records"].value, metadata["windows of unfinished runs"].value
+
+        def said() -> str:
+            (text,) = published.problems([declared], ledger, cluster, later, instance, {}, {derived.table: derived})
+            return text
+
+        good = begun(1)
+        assert tick().skip_message == f"The newest version of derived/counts waits for the checks of run {good}."
+        assert f"because run {good}, which made it, has not finished" in said()
+        evaluated(instance, good, check)
+        ended(good, "PIPELINE_SUCCESS")
+        asked = tick()
+        by_sensor = asked.run_requests[0].tags
+        died = begun(1, 2)
+        assert run(**by_sensor) == (0, 1), "made after the sensor requested the run"
+        assert died in tick(asked.cursor).skip_message
+        ended(died, "PIPELINE_FAILURE")
+        # Nothing evaluates the checks of a run that died.
+        assert died in tick(asked.cursor).skip_message
+        assert run(**by_sensor) == (0, 1)
+        assert "execute them on the table's page in Dagster; or, to publish without them" in said()
+        assert "not published yet" not in said()
+        # A run that finds nothing new evaluates them.
+        again = begun()
+        evaluated(instance, again, check)
+        ended(again, "PIPELINE_SUCCESS")
+        newer = tick(asked.cursor)
+        assert newer.cursor != asked.cursor
+        assert "not published yet" in said()
+        assert run(**by_sensor) == (2, 0)
+        assert tick(newer.cursor).skip_message == "The newest version is published."
+        # Somebody who publishes does so whatever the checks say.
+        begun(1, 2, 3)
+        assert run(**by_sensor) == (0, 1)
+        assert run() == (1, 0)
+        failure = dg.AssetCheckEvaluation(
+            check.asset_key, check.name, passed=False, metadata={}, severity=dg.AssetCheckSeverity.ERROR
+        )
+        instance.report_runless_asset_event(failure)
+        lake.derive(derived, pa.table({"id": [1]}))
+        assert tick(newer.cursor).skip_message.startswith("A failing check blocks it")
+        assert f"because a check of derived/counts fails: {EQUALS_REBUILD}. Follow" in said()
+        with pytest.raises(PublishingBlockedError, match="a check of derived/counts fails"):
+            run(**by_sensor)
+
+
+@pytest.mark.parametrize("end", ["PIPELINE_FAILURE", "PIPELINE_CANCELED"])
+def test_a_state_names_the_run_whose_checks_are_waited_for(tmp_path: Path, end: str) -> None:
+    made, state = DecodedTopic(tmp_path / "lake", "orders"), StateDeclaration(("id",), deletes="none")
+    made.state = state
+    made.load([order(1)])
+    made.decode()
+    made.changer.make(made.windows[0].key)
+    declared = PublishDeclaration("target", StateRef("state", "orders"), key=Part("text", ("id",)))
+    checks = names.state_check_keys(made.declaration)
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = dg.DagsterRun(job_name="job", status=dg.DagsterRunStatus.STARTED)
+        instance.add_run(run)
+        TopicState("orders", state, made.lake, run.run_id).fold()
+        version = published.state_of(declared, made.ledger)
+        maker = KeyedPublisher.maker_of(declared, made.ledger, version)
+        assert maker == run.run_id
+        assert published._waits_for(instance, maker, checks) == run.run_id
+        instance.report_dagster_event(dg.DagsterEvent(end, "job"), run.run_id)
+        assert published._waits_for(instance, maker, checks) == run.run_id
+        assert published._waits_for(instance, maker, ()) is None, "a table without checks waits for none"
+        assert published._waits_for(instance, "", checks) is None, "no run made the rows"
+        evaluated(instance, run.run_id, checks[0])
+        assert published._waits_for(instance, maker, checks) is None
 
 
 def evaluated(instance: dg.DagsterInstance, run_id: str, key: dg.AssetCheckKey) -> None:
