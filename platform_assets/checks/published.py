@@ -240,7 +240,7 @@ def gather(
             if not window.mark(load_id, ordinal):
                 what = "row" if kind == "row" else "change"
                 found.object_to(f"{place}: {what} {ordinal} of load {load_id} of window {key} was sent twice")
-            if kind == "removed" and record[0] is not None:
+            if kind == "removed" and record[0] is not None and record[1] is None:
                 deleted.add(record[0])
             window.keep(at, load_id, ordinal, kind, _hash(message.key(), message.value()))
             window.choose(at, load_id, ordinal, kind, record, most)
