@@ -9,7 +9,7 @@ without it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappush, heapreplace
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +31,7 @@ from platform_assets.kafka.publisher import committed_records
 from platform_assets.lake import load_log
 from platform_assets.model.publishing import PublishDeclaration
 from platform_assets.windows.publish.encoding import OWN_COLUMNS
-from platform_assets.windows.publish.progress import Plan, Position, Progress
+from platform_assets.windows.publish.progress import Content, Plan, Position, Progress
 from platform_assets.windows.publish.publishing import Publisher
 
 if TYPE_CHECKING:
@@ -87,6 +87,10 @@ class Evidence:
             text += f"; Kafka has already deleted {self.deleted:,} older offsets"
         reasons = [*self.not_read, *self.notes]
         return text + ("." if not reasons else f"; not compared: {'; '.join(reasons[:_NAMED])}.")
+
+
+Sent = tuple[int, int]
+"""Rank of a load, and ordinal of a record in it."""
 
 
 @dataclass
@@ -149,7 +153,11 @@ class _Window:
             self.sample[at] = (rank, ordinal, None if kind == "removed" else record)
 
     def newest(self) -> dict[Position, int]:
-        """Return the hash of the newest record of each place, without removed rows.
+        """Return the hash of the newest record of each place, without removed rows."""
+        return {at: value for at, (_, value) in self.last().items()}
+
+    def last(self) -> dict[Position, tuple[Sent, int]]:
+        """Return load and ordinal, and the hash, of the newest record of each place, without removed rows.
 
         Partitions are read one after the other, so the order of reading says nothing: a key may move between
         partitions, and records without a key are anywhere.
@@ -163,7 +171,8 @@ class _Window:
         is_last[:-1] = (p[1:] != p[:-1]) | (o[1:] != o[:-1])
         chosen = order[is_last & (removed[order] == 0)]
         places = zip(partitions[chosen].tolist(), offsets[chosen].tolist(), strict=True)
-        return dict(zip(places, values[chosen].tolist(), strict=True))
+        sent = zip(ranks[chosen].tolist(), ordinals[chosen].tolist(), strict=True)
+        return dict(zip(places, zip(sent, values[chosen].tolist(), strict=True), strict=True))
 
 
 def gather(
@@ -194,7 +203,7 @@ def gather(
         starts = {p: max(start, since.get(p, start)) for p, start in starts.items()}
     compacted = "compact" in (publisher.cluster.topic_config(d.topic).get("cleanup.policy") or "")
     keys: set[int] | None = set() if compacted else None
-    deleted: set[bytes] = set()
+    deleted: dict[bytes, tuple[str, Sent]] = {}
     windows: dict[str, _Window] = {}
     most = max(1, min(_JUDGED_OF_A_WINDOW, _JUDGED // max(len(known), 1)))
     for partition in state.partitions:
@@ -210,7 +219,7 @@ def gather(
             place = f"partition {partition} offset {message.offset()}"
             record = (message.key(), message.value(), message.headers() or [])
             if deleted and record[1] is not None:
-                deleted.discard(record[0])
+                deleted.pop(record[0], None)
             named = spans.window(partition, message.offset() or 0) if identity is None else None
             if named is not None:
                 if (window := windows.get(named)) is None:
@@ -241,7 +250,7 @@ def gather(
                 what = "row" if kind == "row" else "change"
                 found.object_to(f"{place}: {what} {ordinal} of load {load_id} of window {key} was sent twice")
             if kind == "removed" and record[0] is not None and record[1] is None:
-                deleted.add(record[0])
+                deleted[record[0]] = (key, (window.ranks.get(load_id, 0), ordinal))
             window.keep(at, load_id, ordinal, kind, _hash(message.key(), message.value()))
             window.choose(at, load_id, ordinal, kind, record, most)
     if since is not None and before is not None:
@@ -312,15 +321,15 @@ def _compare(
     found: Evidence,
     progress: Callable[[str], None],
     keys: set[int] | None,
-    deleted: Collection[bytes],
+    deleted: Mapping[bytes, tuple[str, Sent]],
     *,
     whole: bool,
     is_cut: bool,
 ) -> None:
     """Compare the state that a reader of the topic has in the end with the rows of the load that is published. Without
     `whole`, only records that were read are compared, and rows of windows that were read from their first row on. `keys`
-    are hashes of all keys on the topic if it is compacted; None otherwise. `deleted` are keys after whose tombstone, which
-    a correction sent, no record followed."""
+    are hashes of all keys on the topic if it is compacted; None otherwise. `deleted` are keys whose newest record is a
+    tombstone of a correction, with its window, the load and its ordinal."""
     d = publisher.declaration
     form = publisher.form if known else ""
     receipts = publisher.ledger.receipts(d.windowed) if known else {}
@@ -345,12 +354,8 @@ def _compare(
         except PlatformError as e:
             found.not_read.append(str(e))
             continue
-        if gone := [at for at, (name, value, _) in rows.items() if value is not None and name in deleted]:
-            found.object_to(
-                f"window {key}: a correction deleted the keys of {len(gone):,} rows after they were sent, such as {min(gone)}; use "
-                f"`tombstones` only if a key identifies a row, then publish to a new topic, or create topic {d.topic} again and "
-                "publish"
-            )
+        if deleted:
+            _find_deleted(d.topic, key, rows, windows.get(key), deleted, found)
         expected = {at: _hash(*content[:2]) for at, content in rows.items()}
         if state.dealt:
             window = windows.get(key) or _Window({}, {})
@@ -390,6 +395,39 @@ def _compare(
             )
         elif key in windows and receipt is not None and receipt.load_id == state.load.load_id:
             _judge(publisher, key, state, windows[key], found, reader)
+
+
+def _find_deleted(
+    topic: str,
+    key: str,
+    rows: Mapping[Position, Content],
+    window: _Window | None,
+    deleted: Mapping[bytes, tuple[str, Sent]],
+    found: Evidence,
+) -> None:
+    """Object to rows whose key the same correction deleted after it had sent the row. Note other rows with a deleted key:
+    if several rows have a key, a correction of one of them is no error."""
+    keys = {at: name for at, (name, value, _) in rows.items() if name is not None and value is not None}
+    gone = {at: deleted[name] for at, name in keys.items() if name in deleted}
+    if not gone:
+        return
+    last = {} if window is None else window.last()
+    wrong = []
+    for at, (of, (rank, ordinal)) in sorted(gone.items()):
+        sent = last[at][0] if at in last else (-1, 0)
+        # Loads that the ledger does not know have no rank.
+        if of == key and sent[0] == rank > 0 and sent[1] < ordinal:
+            wrong.append(at)
+    if wrong:
+        found.object_to(
+            f"window {key}: a correction deleted the keys of {len(wrong):,} of its rows after it had sent them, such as {wrong[0]}; "
+            f"publish to a new topic, or delete topic {topic}, create it again and publish"
+        )
+    if others := sorted(gone.keys() - set(wrong)):
+        found.notes.append(
+            f"window {key}: {len(others):,} rows with keys that a correction deleted, such as {others[0]}; readers lack them if a "
+            "key identifies a row"
+        )
 
 
 def _is_read_in_part(window: _Window, state: Progress) -> bool:
