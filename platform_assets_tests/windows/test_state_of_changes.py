@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -332,13 +333,13 @@ def test_a_column_may_be_called_in_window(tmp_path: Path) -> None:
     assert made.state().compare().is_equal
 
 
-def by_command(topic: MadeTopic, keys: list[bytes]) -> list[str]:
-    """Erase as the command does, and return what it reports."""
+def by_command(topic: MadeTopic, keys: list[bytes], reported: list[str] | None = None) -> list[str]:
+    """Erase as the command does, and return what it reports, also as `reported`."""
 
     def never() -> None:
         raise AssertionError("no service is needed")
 
-    said = list[str]()
+    said = list[str]() if reported is None else reported
     made: Any = Deciding
     made(topic.declaration, topic.ledger, never, never, never, AUTHOR, said.append, lambda _: None).erasure({}, keys)
     return said
@@ -370,3 +371,80 @@ def test_an_erasure_that_finds_nothing_does_not_wait_for_a_state(tmp_path: Path)
     topic.declaration = replace(topic.declaration, state=replace(DECLARED, deletes="none"))
     assert "nothing was erased" in " ".join(by_command(topic, [b"somebody"]))
     assert TopicState(topic.topic, replace(DECLARED, deletes="none"), topic.lake).pending().waits
+
+
+def test_an_erasure_does_not_wait_for_a_state_that_cannot_be_read(tmp_path: Path) -> None:
+    topic, state = folded(tmp_path)
+    newest = max((tmp_path / "state" / topic.topic / "_delta_log").glob("*.json"))
+    sound = newest.read_text()
+    newest.write_text("{broken")
+    said = list[str]()
+    with pytest.raises(StateErasureUnfinishedError, match="then run `platform-assets erase people` again"):
+        by_command(topic, [b"a"], said)
+    assert any(
+        f"because it cannot be read: the table at {tmp_path}/state/people is damaged" in each for each in said
+    ), said
+    assert [each.kind for each in decisions.decisions(topic.lake, topic.topic)] == ["erase"]
+    assert not found_in(tmp_path / "raw", b"secret")
+    newest.write_text(sound)
+    assert "erased; " in by_command(topic, [])[-1]
+    assert not found_in(tmp_path, b"secret")
+    assert (values(tmp_path, topic.topic), state.compare().is_equal) == ({"b": "other", "c": "new"}, True)
+    assert "nothing was erased" in by_command(topic, [])[-1]
+
+
+def killed_before_past_files(topic: MadeTopic, state: TopicState, *, by_sensor: bool) -> None:
+    """Erase rows without a raw row, in a process that is killed before it deletes past files of the state, or before its fold,
+    with the sensor's fold killed instead."""
+    lose_for_good(topic)
+    if by_sensor:
+        with patch.object(TopicState, "fold", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+            topic.erasure.run(AUTHOR)
+    ended: Callable[[], object] = state.fold if by_sensor else lambda: by_command(topic, [b"somebody"])
+    with (
+        patch.object(state_table, "delete_past_files", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        ended()
+    assert found_in(topic.root / "state", b"secret")
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("by_sensor", [False, True])
+def test_an_erasure_that_was_killed_before_past_files_goes_on(tmp_path: Path, *, by_sensor: bool, waits: bool) -> None:
+    topic, state = folded(tmp_path)
+    killed_before_past_files(topic, state, by_sensor=by_sensor)
+    if waits:
+        topic.declaration = replace(topic.declaration, state=replace(DECLARED, deletes="none"))
+    said = by_command(topic, [])
+    assert "state/people: may still hold records of an earlier erasure" in said
+    assert "erased; " in said[-1]
+    assert not found_in(tmp_path / "state", b"secret")
+    assert not found_in(tmp_path / "state_deleted", b"secret")
+    assert decisions.decisions(topic.lake, topic.topic)[-1].kind == "erased"
+    assert "nothing was erased" in by_command(topic, [])[-1]
+
+
+def test_past_files_that_no_fold_will_delete_are_named(tmp_path: Path) -> None:
+    topic, state = folded(tmp_path)
+    killed_before_past_files(topic, state, by_sensor=True)
+    topic.declaration = replace(topic.declaration, state=None)
+    with pytest.raises(StateErasureUnfinishedError, match="no longer declares `state`"):
+        by_command(topic, [])
+    topic.declaration = replace(topic.declaration, state=DECLARED)
+    assert "erased; " in by_command(topic, [])[-1]
+    assert not found_in(tmp_path / "state", b"secret")
+
+
+def test_an_erasure_does_not_end_while_a_history_that_is_no_longer_declared_has_the_rows(tmp_path: Path) -> None:
+    topic, _ = folded(tmp_path, replace(DECLARED, history=True))
+    lose_for_good(topic)
+    topic.declaration = replace(topic.declaration, state=DECLARED)
+    for _ in range(2):
+        with pytest.raises(StateErasureUnfinishedError, match="no longer declares `history: true`"):
+            by_command(topic, [])
+    shutil.rmtree(tmp_path / "history" / topic.topic)
+    by_command(topic, [])
+    for kind in ("state", "state_deleted", "history"):
+        assert not found_in(tmp_path / kind, b"secret")
+    assert "nothing was erased" in by_command(topic, [])[-1]

@@ -13,6 +13,7 @@ from typing import Any, Final
 from platform_assets.engines.protocol import LoadEngine
 from platform_assets.errors import (
     PastVersionsKeptError,
+    PlatformError,
     ReloadDiffersError,
     UnerasedReplay,
     UnknownWindowError,
@@ -225,9 +226,7 @@ class Deciding:
             self.report(f"replays/{name}: may still hold records of an earlier erasure")
         if unfinished:
             self.report(f"{table}: {len(unfinished):,} windows still hold records of an earlier erasure")
-        without_raw_row, is_state_left = self._without_raw_row(erasure), erasure.is_state_unfinished()
-        if is_state_left:
-            self.report(f"state/{self.declaration.topic}: may still hold records of an earlier erasure")
+        without_raw_row, is_state_left = self._without_raw_row(erasure), self._is_state_left(erasure)
         damaged = erasure.damaged(not_read.windows) if keys else []
         if damaged:
             self.report(
@@ -326,6 +325,18 @@ class Deciding:
                 "are lost for good. Without a raw row, no key can be compared, so these rows are erased too"
             )
         return found
+
+    def _is_state_left(self, erasure: Erasure) -> bool:
+        """Return True, after a report, if the topic's state may have records of an earlier erasure. A state that cannot be read
+        does not keep other tables from being erased: the erasure fails when they are."""
+        cause = ""
+        try:
+            if not erasure.is_state_unfinished():
+                return False
+        except PlatformError as e:
+            cause = f", because it cannot be read: {e}"
+        self.report(f"state/{self.declaration.topic}: may still hold records of an earlier erasure{cause}")
+        return True
 
     def _report_selected(self, selected: Sequence[Selected]) -> None:
         for each in selected:

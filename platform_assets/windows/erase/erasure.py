@@ -307,9 +307,9 @@ class Erasure:
                 _log.warning("%s: the changes of window %s will be made again later: %s", changes, key, e)
 
     def _make_state(self, *, is_needed: bool) -> bool:
-        """Make the topic's state from all changes, and delete its past files, if it exists. Without `is_needed`, do so
-        only if records were erased from the changes since the last fold. Return True if the state was made. Raises
-        StateErasureUnfinishedError."""
+        """Make the topic's state from all changes, and delete its past files, if it exists. Without `is_needed`, make it
+        only if records were erased from the changes since the last fold, and otherwise only delete past files that such a
+        fold has left because it was killed. Return True if any of this was done. Raises StateErasureUnfinishedError."""
         lake, declared = self.ledger.lake, self.declaration.state
         held = [kind for kind in STATE_KINDS if delta_log.exists(lake.root / kind / self.topic)]
         if not held:
@@ -324,10 +324,14 @@ class Erasure:
         state, is_made = TopicState(self.topic, declared, lake, self.run_id), False
         for attempt in range(_RACES):
             try:
-                if is_needed or state.pending().erases:
+                pending = None if is_needed else state.pending()
+                if pending is None or pending.erases:
                     made = state.fold(rebuild=True, erases=True)
                     is_made = True
                     self.progress(f"state/{self.topic}: {made.rows:,} rows made again")
+                elif pending.is_interrupted:
+                    state.finish_erasures()
+                    is_made = True
                 break
             except PlatformError as e:
                 if not isinstance(e, ConcurrentFoldError) or attempt == _RACES - 1:
@@ -338,13 +342,16 @@ class Erasure:
 
     def _lacks_erasure(self, kind: str) -> bool:
         """Return True if records were, or may have been, erased from the changes after the newest fold of a table of the
-        state."""
+        state, or if that fold erased records and was killed before it deleted the past files."""
         table, changes = (
             self.ledger.lake.root / kind / self.topic,
             self.ledger.lake.table(self.declaration.changes_table),
         )
         try:
-            fold = state_table.opened(table).fold
+            opened = state_table.opened(table)
+            fold = opened.fold
+            if fold is not None and fold.erases and state_table.past_files(table, opened.version, opened.handle):
+                return True
             if fold is None or not delta_log.exists(changes):
                 return False
             return any(load.erases for load in ChangesSource.newest(changes).loads_since(fold.changes))
@@ -362,7 +369,10 @@ class Erasure:
             return any(map(self._lacks_erasure, held))
         from platform_assets.windows.state.folding import TopicState
 
-        return TopicState(self.topic, declared, lake).pending().erases
+        if "history" in held and not declared.history and self._lacks_erasure("history"):
+            return True
+        pending = TopicState(self.topic, declared, lake).pending()
+        return pending.erases or pending.is_interrupted
 
     def has_unconfirmed_keys(self) -> bool:
         """Return True if keys were recorded, and no erasure was completed at that time or since."""

@@ -510,6 +510,11 @@ class TopicState:
             collected=known.collected, collects=collects, snapshots=known.snapshots, swept=known.swept,
         )  # fmt: skip
 
+    def finish_erasures(self) -> None:
+        """Delete the past files that a fold with erased records has left, because it ended before that. Raises what `pending`
+        raises."""
+        self._finish_erasures(self.opened())
+
     def _has_past_files(self, tables: StateTables) -> bool:
         """Return True if the newest fold erased records, and past files are left, because it ended before it deleted them."""
         return any(
