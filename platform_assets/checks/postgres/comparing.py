@@ -292,8 +292,9 @@ class PostgresComparison:
     ) -> None:
         """Compare the database's row with the lake's. If several rows may be the lake's, a difference needs that all of them
         differ, and equality that none does."""
-        if texts is None and latest is not None and latest.are_all and latest.rows[-1] is None:
-            return  # Neither the database nor the state has the key.
+        if texts is None and latest is not None and latest.rows[-1] is None:
+            # Neither the database nor the state has the key: what `Latest` leaves out does not come last, or is no row.
+            return
         rows = (None,) if latest is None else latest.rows
         found = [self._difference(result, key, texts, row, judged) for row in rows]
         differing = [each for each in found if each is not None]
