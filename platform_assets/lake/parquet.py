@@ -126,6 +126,13 @@ _COLUMNS: Final = {"kafka_partition": pa.int32(), "kafka_offset": pa.int64(), "k
 """Integer types that may have a different width in files."""
 
 
+def rows_within(file: pq.ParquetFile, size: int) -> int:
+    """Return the number of rows, at least one, that have about `size` bytes in the row group with the widest rows."""
+    groups = (file.metadata.row_group(number) for number in range(file.num_row_groups))
+    width = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    return int(max(size // max(width, 1), 1))
+
+
 def opened(source: Any, **options: Any) -> pq.ParquetFile:
     """Open a file for reading. Once its columns are cast, they have the types in `plain_schema`."""
     return pq.ParquetFile(source, coerce_int96_timestamp_unit=_INT96, **options)

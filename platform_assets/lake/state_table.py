@@ -258,9 +258,12 @@ def columns_for(now: pa.Schema | None, wanted: pa.Schema) -> pa.Schema:
     return field_ids.assigned(wanted, now)
 
 
-def blocks(folder: Folder, path: str, columns: pa.Schema, rows_at_once: int) -> Iterator[pa.RecordBatch]:
+def blocks(
+    folder: Folder, path: str, columns: pa.Schema, rows_at_once: int, bytes_at_once: int | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file with `columns`, in blocks. A column that the file lacks is null. `path` is in the form
-    that the log uses. Raises FilesLostError, also if a page of a fold's file does not match its checksum."""
+    that the log uses. With `bytes_at_once`, blocks of wide rows have fewer rows. Raises FilesLostError, also if a page of a
+    fold's file does not match its checksum."""
     plain = pa.schema([field.remove_metadata() for field in columns])
     name = unquote(path)
     with failures.reading_files(folder, ""), folder.open(name) as source:
@@ -268,6 +271,8 @@ def blocks(folder: Folder, path: str, columns: pa.Schema, rows_at_once: int) -> 
         file = parquet.opened(source, page_checksum_verification=name.startswith(f"{BELOW}/"))
         held = parquet.plain_schema(file)
         names = [name for name in plain.names if name in held.names]
+        if bytes_at_once is not None:
+            rows_at_once = min(rows_at_once, parquet.rows_within(file, bytes_at_once))
         for block in file.iter_batches(rows_at_once, columns=names, use_threads=False):
             found = block.cast(parquet.among(held, block.schema))
             yield pa.RecordBatch.from_arrays(

@@ -10,7 +10,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import groupby, repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -30,12 +30,16 @@ from platform_assets.model.debezium import DELETE, READ, TRUNCATE
 from platform_assets.model.state import RECORD_KEY, StateDeclaration
 
 _BLOCK_ROWS: Final = 1 << 15
+_BLOCK_BYTES: Final = 16 << 20
 _RUN_BYTES: Final = 64 << 20
 _MERGED_ROWS: Final = 1 << 10
+_MERGED_BYTES: Final = 1 << 20
+"""Number and size of the rows of a batch in a file. A batch of each file that is merged is in memory."""
 _MERGED_RUNS: Final = 64
 """Number of runs that are merged at once, and so of open files."""
 _MOST_ROWS: Final = 1_000
-"""Number of rows of one key in memory that may be the one in the snapshot."""
+_MOST_BYTES: Final = 16 << 20
+"""Number and size of the rows of one key in memory that may be the one in the snapshot."""
 _MOST_TRUNCATES: Final = 10_000
 """Number of truncates in memory for which it is unknown whether the snapshot includes them."""
 _ROLE: Final = "\0role"
@@ -48,7 +52,8 @@ Place = tuple[int, int, int]
 """The rank of a window, a partition and an offset: the order of the records of a key."""
 Key = tuple[str | None, ...]
 """The texts of a key's columns. None is null."""
-_Row = tuple[Key, Place, dict[str, Any]]
+_Row = tuple[Key, Place, dict[str, Any], int]
+"""A key, a place, the row, and its size in bytes: the mean of its batch."""
 _NO_PLACE: Final = (-1, -1, -1)
 """Comes before all places."""
 Cause = Literal["unplaced", "ambiguous", "tombstone"]
@@ -74,11 +79,13 @@ class Latest:
 @dataclass(slots=True)
 class _Held:
     """The rows that the runs have of a key: the last one that is `seen`, and, after it, `others` up to the place of the first
-    `later` one. Unless `are_all`, there are more than `_MOST_ROWS` others, and those before the last one are left out."""
+    `later` one. Unless `are_all`, there are too many others, and those before the last one are left out: more than `_MOST_ROWS`,
+    or larger than `_MOST_BYTES`. `others_bytes` is their size."""
 
     key: Key
     seen: _Row | None = None
     others: list[_Row] = field(default_factory=list)
+    others_bytes: int = 0
     later: Place | None = None
     are_all: bool = True
 
@@ -155,7 +162,7 @@ class LatestRows:
         operation, start = self.facts[debezium.OPERATION], _NO_PLACE
         row: dict[str, Any] | None = None
         if held.seen is not None:
-            _, start, last = held.seen
+            _, start, last, _ = held.seen
             row = last if last[operation] != DELETE and start > self._truncated else None
         floor = max(start, self._truncated)
         found = list[tuple[Place, dict[str, Any] | None, Cause]]()
@@ -165,7 +172,7 @@ class LatestRows:
         before = len(perhaps) if held.later is None else bisect_left(perhaps, held.later, key=itemgetter(0))
         if before and (truncate := perhaps[before - 1])[0] > floor:
             found.append((truncate[0], None, truncate[1]))
-        for _, place, other in held.others:
+        for _, place, other, _ in held.others:
             if place > floor:
                 cause = _UNKNOWN.get(other[_ROLE])
                 is_row = cause is not None and other[operation] != DELETE
@@ -198,7 +205,7 @@ class LatestRows:
         wanted = pa.schema([*(schema.field(name) for name in names), pa.field(holdings.WINDOW, pa.string())])
         known = pa.array(self.windows, pa.string())
         for path, windows in held.items():
-            for block in state_table.blocks(self.table, path, wanted, _BLOCK_ROWS):
+            for block in state_table.blocks(self.table, path, wanted, _BLOCK_ROWS, _BLOCK_BYTES):
                 # In a partitioned table, only the log names a file's window.
                 window = pc.fill_null(block[holdings.WINDOW], windows[0])
                 rank = pc.index_in(window, value_set=known)
@@ -288,7 +295,7 @@ class LatestRows:
         rows = rows.select([*self._key_names, *_PLACE, _ROLE, *self.columns, self.facts[debezium.OPERATION]])
         path = self._new_run()
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
-            writer.write_table(rows.filter(pa.array(kept)), max_chunksize=_MERGED_ROWS)
+            _write(writer, rows.filter(pa.array(kept)))
         self._runs.append(path)
 
     def _new_run(self) -> Path:
@@ -306,10 +313,11 @@ class LatestRows:
                 elif held.later is None and role == _LATER:
                     held.later = row[1]
                 elif held.later is None:
-                    if len(held.others) == _MOST_ROWS:
-                        held.others.pop()
+                    if held.others and (len(held.others) == _MOST_ROWS or held.others_bytes + row[3] > _MOST_BYTES):
+                        held.others_bytes -= held.others.pop()[3]
                         held.are_all = False
                     held.others.append(row)
+                    held.others_bytes += row[3]
             yield held
 
     def _sorted(self, runs: Iterable[Path]) -> Iterator[_Row]:
@@ -322,10 +330,10 @@ class LatestRows:
             schema = reader.schema
         path, rows = self._new_run(), self._sorted(runs)
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-            while block := list(islice(rows, _MERGED_ROWS)):
+            for batch in _batches(rows):
                 names = (*self._key_names, *_PLACE)
-                dicts = [row | dict(zip(names, (*key, *place), strict=True)) for key, place, row in block]
-                writer.write_batch(pa.RecordBatch.from_pylist(dicts, schema))
+                dicts = [row | dict(zip(names, (*key, *place), strict=True)) for key, place, row, _ in batch]
+                _write(writer, pa.Table.from_pylist(dicts, schema))
         for each in runs:
             each.unlink()
         return path
@@ -337,4 +345,31 @@ class LatestRows:
                 keys = zip(*(batch[name].to_pylist() for name in self._key_names), strict=True)
                 places = zip(*(batch[name].to_pylist() for name in _PLACE), strict=True)
                 rows = batch.select(names).to_pylist()
-                yield from zip(keys, places, rows, strict=True)
+                size = batch.nbytes // max(batch.num_rows, 1)
+                yield from zip(keys, places, rows, repeat(size, batch.num_rows), strict=True)
+
+
+def _batches(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
+    """Divide rows into batches."""
+    batch, size = list[_Row](), 0
+    for row in rows:
+        if batch and (len(batch) == _MERGED_ROWS or size + row[3] > _MERGED_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(row)
+        size += row[3]
+    if batch:
+        yield batch
+
+
+def _write(writer: pa.RecordBatchStreamWriter, rows: pa.Table) -> None:
+    """Write rows in batches. Wide rows may be next to each other, so a batch that is too large is halved."""
+    for start in range(0, rows.num_rows, _MERGED_ROWS):
+        waiting = [rows.slice(start, _MERGED_ROWS)]
+        while waiting:
+            part = waiting.pop()
+            if part.num_rows > 1 and part.nbytes > _MERGED_BYTES:
+                half = part.num_rows // 2
+                waiting += [part.slice(half), part.slice(0, half)]
+            else:
+                writer.write_table(part)

@@ -127,10 +127,7 @@ class _Reader:
 
 def _rows_at_once(file: pq.ParquetFile) -> int:
     """Return the maximum number of rows in a block. It limits the size of the block, because values can be large."""
-    footer = file.metadata
-    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
-    size = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
-    return int(max(min(ROW_GROUP_BYTES // max(size, 1), _BLOCK_ROWS), 1))
+    return min(parquet.rows_within(file, ROW_GROUP_BYTES), _BLOCK_ROWS)
 
 
 def _opened(source: pa.NativeFile, work: Work) -> pq.ParquetFile:

@@ -313,3 +313,66 @@ def test_too_many_rows_of_a_key_leave_it_undecided(tmp_path: Path, there: str) -
     found = compared(tmp_path, [*CREATED, *many, *later], [["1", there], ["2", "b"]])
     assert found.counts["undecided"] == 1
     assert found.outcome == "undecided"
+
+
+def test_a_large_row_counts_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latest, "_MOST_BYTES", 1_000)
+    some = [record(1, "u", "x" * 100, tx=None) for _ in range(20)]
+    found = compared(tmp_path, [*CREATED, *some, record(1, "u", "z", tx=None)], [["1", "y"], ["2", "b"]])
+    assert found.outcome == "undecided"
+    sent_again = Path(tempfile.mkdtemp(dir=tmp_path))
+    assert compared(sent_again, [*CREATED, *some, record(1, "r", "y")], [["1", "y"], ["2", "b"]]).outcome == "equal"
+
+
+def test_too_many_rows_before_a_delete_do_not_matter_if_the_database_lacks_the_key(tmp_path: Path) -> None:
+    """The last row decides then, and is never left out."""
+    many = [record(1, "u", f"x{number}", tx=None) for number in range(_MOST_ROWS + 5)]
+    ended = [*CREATED, *many, record(1, "d", tx=None), record(1, None)]
+    assert compared(tmp_path, ended, [["2", "b"]]).outcome == "equal"
+    other = Path(tempfile.mkdtemp(dir=tmp_path))
+    assert compared(other, ended, [["1", "x7"], ["2", "b"]]).outcome == "undecided"
+
+
+def test_batches_of_sorted_rows_are_small_also_if_rows_are_wide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of each file that is merged is in memory, as objects."""
+    monkeypatch.setattr(latest, "_MERGED_BYTES", most := 10_000)
+    facts = {debezium.OPERATION: "op"}
+    rows = LatestRows(cast(Any, None), [], facts, {"id": str}, ("name",), SNAPSHOT, tmp_path)
+    widths = [10] * 300 + [9_000] * 20 + [30_000] + [10] * 300
+    for run in range(2):
+        batch = pa.RecordBatch.from_pylist(
+            [
+                {"\0rank": 0, "kafka_partition": 0, "kafka_offset": n, "id": 1_000 + n, "name": "x" * width, "op": "u"}
+                for n, width in enumerate(widths)
+                if n % 2 == run
+            ]
+        )
+        rows._wait(batch, batch.to_struct_array(), pa.repeat(latest._SEEN, batch.num_rows))
+        rows._end_run()
+
+    def batches(path: Path) -> list[pa.RecordBatch]:
+        with pa.OSFile(str(path), "rb") as source, pa.ipc.open_stream(source) as reader:
+            return [*reader]
+
+    found = [each for path in rows._runs for each in batches(path)]
+    merged = batches(rows._merged(rows._runs))
+    for some in (found, merged):
+        assert sum(each.num_rows for each in some) == len(widths)
+        assert [each.nbytes for each in some if each.num_rows > 1 and each.nbytes > most] == []
+    assert [len(text) for each in merged for text in each["name"].to_pylist()] == widths
+
+
+def test_wide_rows_are_read_in_small_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latest, "_BLOCK_BYTES", 20_000)
+    topic = DecodedTopic(tmp_path / "lake", "db.public.orders", DECODE)
+    topic.state = STATE
+    topic.load([record(n, "c", f"{n:04}" * 1_000) for n in range(40)])
+    topic.decode()
+    facts = {fact: debezium.column_of(cast(Any, DECODE).value, fact) for fact in debezium.DEFAULT_NAMES}
+    windows = [window.key for window in topic.ledger.windows(topic.topic)]
+    table = topic.ledger.lake.table(topic.declaration.decoded_table)
+    rows = LatestRows(table, windows, facts, {"id": str}, ("name",), SNAPSHOT, tmp_path)
+    found = [block.num_rows for block in rows._blocks()]
+    assert (sum(found), max(found) < 10) == (40, True), found
