@@ -175,6 +175,32 @@ class _Window:
         return dict(zip(places, zip(sent, values[chosen].tolist(), strict=True), strict=True))
 
 
+@dataclass
+class _Order:
+    """The order of the windows in the partition that is being read. `late` are windows whose first row follows rows of a
+    later window: the load of that row, its place, and the later window."""
+
+    late: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    _begun: set[str] = field(default_factory=set)
+    _last: str = ""
+    _newest: str = ""
+
+    def begin(self) -> None:
+        """Begin with a new partition."""
+        self._begun, self._last, self._newest = set(), "", ""
+
+    def add(self, key: str, load_id: str, place: str) -> None:
+        """Note the row of a window at a place."""
+        if key == self._last:
+            return
+        self._last = key
+        if key not in self._begun:
+            self._begun.add(key)
+            if key < self._newest:
+                self.late.setdefault(key, (load_id, place, self._newest))
+            self._newest = max(self._newest, key)
+
+
 def gather(
     publisher: Publisher,
     progress: Callable[[str], None] = lambda text: None,
@@ -205,10 +231,12 @@ def gather(
     keys: set[int] | None = set() if compacted else None
     deleted: dict[bytes, tuple[str, Sent]] = {}
     windows: dict[str, _Window] = {}
+    order = _Order()
     most = max(1, min(_JUDGED_OF_A_WINDOW, _JUDGED // max(len(known), 1)))
     for partition in state.partitions:
         progress(f"reading partition {partition} of topic {d.topic}")
         last: dict[str, int] = {}
+        order.begin()
         for message in committed_records(
             publisher.cluster, d.topic, partition, starts.get(partition, 0), ends.get(partition, 0)
         ):
@@ -225,6 +253,7 @@ def gather(
                 if (window := windows.get(named)) is None:
                     window = windows[named] = _Window(sizes[named], _ranks(publisher, named, known.get(named)))
                 window.unnamed.add((partition, message.offset() or 0), _hash(*record[:2]), record, most)
+                order.add(named, _first_load(later[named]), place)
                 continue
             if identity is None or identity[0] != d.windowed.name:
                 found.object_to(f"{place} has a record that {d.name} did not send")
@@ -246,6 +275,7 @@ def gather(
                 if ordinal <= (before_it := last.get(key, -1)):
                     found.object_to(f"{place}: row {ordinal} of window {key} follows row {before_it}")
                 last[key] = ordinal
+                order.add(key, load_id, place)
             if not window.mark(load_id, ordinal):
                 what = "row" if kind == "row" else "change"
                 found.object_to(f"{place}: {what} {ordinal} of load {load_id} of window {key} was sent twice")
@@ -253,11 +283,24 @@ def gather(
                 deleted[record[0]] = (key, (window.ranks.get(load_id, 0), ordinal))
             window.keep(at, load_id, ordinal, kind, _hash(message.key(), message.value()))
             window.choose(at, load_id, ordinal, kind, record, most)
+    for key, (load_id, place, after) in sorted(order.late.items()):
+        if publisher.may_be_late(key, load_id):
+            found.notes.append(
+                f"window {key}: its place in the order, because it was parked, had no readable rows, or was not to be published "
+                "when later windows were sent"
+            )
+        else:
+            found.object_to(f"{place}: the first row of window {key} follows rows of the later window {after}")
     if since is not None and before is not None:
         _require(known, before, windows, found, is_cut=is_cut or compacted)
     _compare(publisher, known, windows, found, progress, keys, deleted, whole=since is None, is_cut=is_cut)
     found.windows = len(windows)
     return found
+
+
+def _first_load(state: Progress) -> str:
+    """Return the load of a window's rows, if it is known."""
+    return state.load.load_id if state.base is None and not state.partial else ""
 
 
 def _sizes(known: Mapping[str, Progress]) -> dict[str, dict[str, int]]:

@@ -249,6 +249,13 @@ class Ledger:
         loads = rows.filter(pc.and_(pc.not_equal(rows["kind"], "acceptance"), pc.is_valid(rows["table_version"])))
         return sorted(set(zip(loads["table_version"].to_pylist(), loads["load_id"].to_pylist(), strict=True)))
 
+    def first_load(self, table: TableRef, key: str) -> str | None:
+        """Return the id of the first load of a window that the ledger has an entry of; None if there is none."""
+        version.check(self._lake)
+        rows = known_files.of_commits(self._lake).rows(table.ledger_name, among=[edge_of(key)])
+        loads = rows.filter(pc.not_equal(rows["kind"], "acceptance")).sort_by("recorded_at")
+        return loads["load_id"][0].as_py() if loads.num_rows else None
+
     def record_acceptance(self, window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> None:
         """Record that the loss of `ranges` in `window`, by partition, was accepted, and the reason."""
         self.record_acceptances([(window, ranges)], reason)

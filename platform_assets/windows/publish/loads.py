@@ -122,12 +122,25 @@ def _version(ledger: Ledger, table: TableRef, key: str, load: Load) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Late:
+    """Windows that may be sent after later ones: those `before` a window, because of `start` or an earlier release, and
+    `windows` that later ones did not wait for, because they were parked or their rows were lost."""
+
+    before: str = ""
+    windows: frozenset[str] = frozenset()
+
+    def has(self, key: str) -> bool:
+        """Return True if the window may be sent after later ones."""
+        return key < self.before or key in self.windows
+
+
+@dataclass(frozen=True, slots=True)
 class Pins:
     """The state of a published topic, as a lake records it.
 
     `loads` are, by window, the loads that are published or about to be. `done` is a fingerprint of what is published
     completely. `topics` are the topics that were sent to and that recorded the progress. `sent` has, by window, the load and the
-    number of its records that this progress contained.
+    number of its records that this progress contained. `late` is None if an earlier release recorded this.
     """
 
     table: TableRef | None = None
@@ -135,6 +148,7 @@ class Pins:
     done: str = ""
     topics: Topics | None = None
     sent: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    late: Late | None = None
 
 
 def pin(lake: Lake, topic: str, pins: Pins) -> None:
@@ -147,6 +161,7 @@ def pin(lake: Lake, topic: str, pins: Pins) -> None:
         "loads": {key: [[e.load_id, e.version, e.rows] for e in each] for key, each in sorted(pins.loads.items())},
         "topics": None if pins.topics is None else [pins.topics.target, pins.topics.progress],
         "sent": {key: list(each) for key, each in sorted(pins.sent.items())},
+        **({} if pins.late is None else {"late": [pins.late.before, sorted(pins.late.windows)]}),
     }
     lake.published.write(f"{topic}.json", json.dumps(document, separators=(",", ":")).encode())
 
@@ -157,13 +172,14 @@ def pinned(lake: Lake, topic: str) -> Pins:
     if content is None:
         return Pins()
     document = json.loads(content)
-    topics = document.get("topics")
+    topics, late = document.get("topics"), document.get("late")
     return Pins(
         TableRef.parse(document["table"]),
         {key: [Load(*fields) for fields in each] for key, each in document["loads"].items()},
         document["done"],
         None if topics is None else Topics(*topics),
         {key: (load_id, sent) for key, (load_id, sent) in document.get("sent", {}).items()},
+        None if late is None else Late(late[0], frozenset(late[1])),
     )
 
 

@@ -40,7 +40,7 @@ from platform_assets.model.publishing import POSITION, PublishDeclaration, Side
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish import loads
 from platform_assets.windows.publish.encoding import Encoded, Encoder, fitting, partitions
-from platform_assets.windows.publish.loads import Load, Pins
+from platform_assets.windows.publish.loads import Late, Load, Pins
 from platform_assets.windows.publish.progress import (
     Change,
     Content,
@@ -72,6 +72,16 @@ _SETTLED_WITHIN: Final = 30.0
 _PAUSE: Final = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The receipts of loaded windows, the first sealed window that has none and is not `parked`, or None, and the parked
+    windows without a receipt."""
+
+    receipts: Mapping[str, Receipt]
+    waiting: str | None
+    parked: frozenset[str]
+
+
 @dataclass(frozen=True)
 class Publisher:
     """Publishes the windows of `declaration`'s table. `before_step` is as in `Target`, and `on_progress` is called after
@@ -97,7 +107,7 @@ class Publisher:
     def plan(self) -> Plan:
         """Return what `run` would publish now. Raises the errors of Cluster and Ledger."""
         topic_id = self.cluster.topic(self.declaration.topic).topic_id
-        return self._plan(self.known(topic_id), self._receipts())
+        return self._plan(self.known(topic_id), self._loaded())
 
     def run(self) -> Published:
         """Publish everything that is not published yet, and return what was sent.
@@ -124,8 +134,8 @@ class Publisher:
         # Each of the topics may have been deleted since they were prepared.
         require_topic(self.cluster, self.declaration.topic, topics.target)
         self.target.require_same(Topics(topics.target, session.progress.topic_id), topics)
-        known, receipts = self._known(session.progress, topics.target, recorded), self._receipts()
-        plan = self._plan(known, receipts)
+        known, loaded = self._known(session.progress, topics.target, recorded), self._loaded()
+        plan, receipts, late = self._plan(known, loaded), loaded.receipts, self._late(recorded, topics, known, loaded)
         encoder = None
         if plan.behind:
             encoder = self._encoder().naming_schemas(self.ledger.lake, self.cluster, send=True, topic_id=topics.target)
@@ -133,13 +143,13 @@ class Publisher:
             pins = {key: [p.load] if p.base is None or p.is_complete else [p.base, p.load] for key, p in known.items()}
             for key in (*plan.new, *plan.again):
                 pins.setdefault(key, []).append(_load_of(receipts[key]))
-            self._pin(pins, topics, known)
+            self._pin(pins, topics, known, late)
         if encoder is not None:
             self._send_all(session, encoder, plan, known, receipts, topics.target, count)
         done = fingerprint(
             self.declaration, self.ledger, {k: r for k, r in receipts.items() if k not in plan.unchecked}
         )
-        self._pin({key: [p.load] for key, p in known.items()}, topics, known, done)
+        self._pin({key: [p.load] for key, p in known.items()}, topics, known, late, done)
         return Published(
             count.windows,
             count.records,
@@ -215,6 +225,7 @@ class Publisher:
                     state, records = self._opened(encoder, key, state, receipts[key], among)
                 except PublishedRowsLostError as e:
                     lost.append(e)
+                    self._pass_over(key)
                     break
                 except UnpublishableRowError:
                     if made.states:
@@ -396,10 +407,40 @@ class Publisher:
         return loads.pinned(self.ledger.lake, self.declaration.topic)
 
     def _pin(
-        self, pins: Mapping[str, Sequence[Load]], topics: Topics, known: Mapping[str, Progress], done: str = ""
+        self,
+        pins: Mapping[str, Sequence[Load]],
+        topics: Topics,
+        known: Mapping[str, Progress],
+        late: Late,
+        done: str = "",
     ) -> None:
         sent = {key: (p.load.load_id, p.sent) for key, p in known.items()}
-        loads.pin(self.ledger.lake, self.declaration.topic, Pins(self.declaration.windowed, pins, done, topics, sent))
+        pinned = Pins(self.declaration.windowed, pins, done, topics, sent, late)
+        loads.pin(self.ledger.lake, self.declaration.topic, pinned)
+
+    def _late(self, recorded: Pins, topics: Topics, known: Mapping[str, Progress], loaded: _Loaded) -> Late:
+        """Return the windows that may be sent after later ones, from now on."""
+        d, before = self.declaration, Late(max(known, default=""))
+        if recorded.topics is not None and (recorded.topics.target, recorded.table) == (topics.target, d.windowed):
+            before = recorded.late or before
+        return Late(max(before.before, d.start or ""), before.windows | loaded.parked)
+
+    def _pass_over(self, key: str) -> None:
+        """Record that later windows are sent before a window whose rows cannot be read."""
+        pins = self._pinned()
+        late = pins.late or Late()
+        if not late.has(key):
+            late = replace(late, windows=late.windows | {key})
+            loads.pin(self.ledger.lake, self.declaration.topic, replace(pins, late=late))
+
+    def may_be_late(self, key: str, load_id: str) -> bool:
+        """Return True if there is a reason why this load of a window was sent after later windows: it was parked, its rows
+        were lost, an earlier load had no rows, `start` was declared, or an earlier release sent it."""
+        late = self._pinned().late
+        if late is None or late.has(key):
+            return True
+        first = self.ledger.first_load(self.declaration.windowed, key)
+        return first is not None and first != load_id
 
     def known(self, topic_id: str) -> dict[str, Progress]:
         """Return how far each window is published to the topic with this id, without fencing a publisher. Raises
@@ -471,14 +512,21 @@ class Publisher:
                     raise PublishingProgressLostError(d.topic, target.progress_topic, cause)
         return found
 
-    def _receipts(self) -> dict[str, Receipt]:
-        """Return the receipts of the windows from `start` on."""
-        start = self.declaration.start
-        found = self.ledger.receipts(self.declaration.windowed)
-        return {key: r for key, r in sorted(found.items()) if start is None or key >= start}
+    def _loaded(self) -> _Loaded:
+        """Return what the ledger says of the windows from `start` on that are sealed."""
+        d = self.declaration
+        # First: a window that is loaded between the two reads has a receipt. Windows that are sealed after this count later.
+        newest = self.ledger.newest_cut(d.windowed.topic)
+        if newest is None:
+            return _Loaded({}, None, frozenset())
+        lacking = unloaded.find(self.ledger, d.windowed, newest.edge).windows
+        found, start = self.ledger.receipts(d.windowed), d.start or ""
+        receipts = {key: r for key, r in sorted(found.items()) if key >= start and r.window.end <= newest.edge}
+        left = {key for key in lacking if key not in found and key >= start}
+        return _Loaded(receipts, min(left - self.parked, default=None), frozenset(left & self.parked))
 
-    def _plan(self, known: Mapping[str, Progress], receipts: Mapping[str, Receipt]) -> Plan:
-        waiting, unfinished = self._waiting(receipts), frozenset(self.unfinished_runs())
+    def _plan(self, known: Mapping[str, Progress], loaded: _Loaded) -> Plan:
+        receipts, waiting, unfinished = loaded.receipts, loaded.waiting, frozenset(self.unfinished_runs())
         begun, new, again, held, blocked = list[str](), list[str](), list[str](), list[str](), list[str]()
         unchecked, is_new_unchecked = list[str](), False
         published = rows = 0
@@ -514,16 +562,6 @@ class Publisher:
             tuple(blocked),
             tuple(unchecked),
         )
-
-    def _waiting(self, receipts: Mapping[str, Receipt]) -> str | None:
-        """Return the first sealed window that is not in the table yet, unless it is parked; None if there is none."""
-        newest = self.ledger.newest_cut(self.declaration.windowed.topic)
-        if newest is None:
-            return None
-        found = unloaded.find(self.ledger, self.declaration.windowed, newest.edge).windows
-        start = self.declaration.start
-        open_windows = (key for key in found if key not in self.parked and (start is None or key >= start))
-        return min(open_windows, default=None)
 
 
 def _by_position(encoded: Encoded, rows: pa.Table) -> dict[Position, Content]:

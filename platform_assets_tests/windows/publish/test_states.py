@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.publisher import Committed
 from platform_assets.lake import holdings
+from platform_assets.ledger import unloaded
 from platform_assets.ledger.entries import EXPIRED
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.model.offsets import OffsetRange
@@ -552,6 +554,105 @@ def test_windows_that_wait_for_one_that_is_not_loaded_are_counted(tmp_path: Path
     made.decode(first, third)
     plan = publisher(made, Log()).plan()
     assert (plan.new, plan.waiting, plan.blocked) == ((first,), second, (third,))
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("sealed", [2, 0])
+def test_a_window_that_is_loaded_while_the_ledger_is_read_is_not_overtaken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, sealed: int
+) -> None:
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
+    made.load([order(0)], [order(1)], [order(2)])
+    first, second, third = (window.key for window in made.windows)
+    made.decode(first)
+    each, late = publisher(made, log), [third] if sealed == 0 else [second]
+    if sealed == 2:
+        made.decode(third)
+    else:
+        # When the ledger is first asked, only the first window is sealed.
+        cut = made.ledger.cuts("orders")[1]
+        monkeypatch.setattr(type(made.ledger), "newest_cut", lambda *given: cut)
+    real = type(made.ledger).receipts
+
+    def receipts(ledger: Any, table: Any, keys: Any = None) -> Any:
+        if moment == "before" and late:
+            made.decode(late.pop())
+        found = real(ledger, table, keys)
+        if late:
+            made.decode(late.pop())
+        return found
+
+    with monkeypatch.context() as loaded_meanwhile:
+        loaded_meanwhile.setattr(type(made.ledger), "receipts", receipts)
+        each.run()
+    monkeypatch.undo()
+    done = loads.pinned(made.lake, "target").done
+    assert done != publishing.fingerprint(each.declaration, made.ledger) or len(log.values) == 3
+    made.decode(second)
+    each.run()
+    assert [json.loads(value or b"")["id"] for value in log.values] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("identity", ["header", "progress"])
+def test_a_window_that_follows_a_later_one_for_no_reason_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, identity: Any
+) -> None:
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
+    made.load([order(0), order(1)], [order(2), order(3)])
+    first, second = (window.key for window in made.windows)
+    made.decode(second)
+    each = publisher(made, log)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(unloaded, "find", lambda *given: unloaded.Unloaded())
+        each.run()
+    made.decode(first)
+    each.run()
+    found = gather(each)
+    assert found.problems == [
+        f"partition 0 offset 2: the first row of window {first} follows rows of the later window {second}"
+    ]
+    # Without this release's record of what may be late, it is only named.
+    pins = loads.pinned(made.lake, "target")
+    loads.pin(made.lake, "target", replace(pins, late=None))
+    found = gather(each)
+    assert (found.problems, found.not_read) == ([], [])
+    assert "its place in the order" in found.headline
+    each.run()
+    assert gather(each).passed
+
+
+@pytest.mark.parametrize("reason", ["parked", "no rows", "lost"])
+def test_a_window_that_follows_a_later_one_for_a_reason_is_no_problem(tmp_path: Path, reason: str) -> None:
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
+    made.load([b'{"id":0,"amount":0.5}'], [order(1)])
+    first, second = (window.key for window in made.windows)
+    each, hidden = publisher(made, log), tmp_path / "hidden"
+    if reason == "no rows":
+        made.declared = declared("id BIGINT NOT NULL, amount DECIMAL(12, 2), x BIGINT NOT NULL")
+        made.decode()
+        made.declared = declared("id BIGINT NOT NULL, amount DECIMAL(12, 2), x BIGINT")
+        publisher(made, log).run()
+        made.decode(second)
+    elif reason == "parked":
+        made.decode(second)
+        each = replace(each, parked=frozenset([first]))
+    else:
+        made.decode()
+        folder = made.lake.table(made.declaration.decoded_table)
+        (lost,) = holdings.files_of(folder, first).paths
+        path = tmp_path / "lake" / "decoded" / "orders" / unquote(lost)
+        path.rename(hidden)
+    with pytest.raises(PublishedRowsLostError) if reason == "lost" else nullcontext():
+        each.run()
+    if reason == "lost":
+        hidden.rename(path)
+    else:
+        made.decode(first)
+    publisher(made, log).run()
+    assert [json.loads(value or b"")["id"] for value in log.values] == [1, 0]
+    found = gather(publisher(made, log))
+    assert (found.problems, found.not_read) == ([], [])
+    assert f"window {first}: its place in the order" in found.headline
 
 
 def test_an_error_of_the_encoder_itself_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
