@@ -9,7 +9,7 @@ without it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappush, heapreplace
 from typing import TYPE_CHECKING, Any, Final
@@ -29,9 +29,11 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.publisher import committed_records
 from platform_assets.lake import load_log
+from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.publishing import PublishDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.windows.publish.encoding import OWN_COLUMNS
-from platform_assets.windows.publish.progress import Content, Plan, Position, Progress
+from platform_assets.windows.publish.progress import EVERY, Content, Plan, Position, Progress
 from platform_assets.windows.publish.publishing import Publisher
 
 if TYPE_CHECKING:
@@ -418,20 +420,25 @@ def _compare(
             found.not_read.append(f"window {key}: Kafka may have deleted {len(missing):,} of its records")
         elif missing:
             found.object_to(f"window {key}: {len(missing):,} rows are missing, for example {min(missing)}")
+        raw = TableRef.raw(d.windowed.topic)
+        lost = publisher.ledger.accepted_losses(raw, key) if state.partial else {}
         if more := held.keys() - expected.keys():
             unannounced = "" if d.tombstones else " (rows that were deleted later, which `tombstones` would announce)"
             text = f"window {key}: {len(more):,} records have no row{unannounced}, for example {min(more)}"
-            if state.partial:
+            if state.partial and all(_is_in(lost, at) for at in more):
                 found.notes.append(f"{text}: rows of the window were erased")
-            elif d.tombstones and keys is None:
+            elif d.tombstones and keys is None and not state.partial:
                 found.object_to(text)
             else:
                 found.not_read.append(text)
         different = [at for at in expected.keys() & held.keys() if expected[at] != held[at]]
         if state.is_mixed(form):
             found.notes.append(f"window {key}: values of its records, which were published in another form")
-        elif different and state.partial:
-            found.notes.append(f"window {key}: {len(different):,} records of it, because rows were erased")
+        elif different and state.partial and state.after != EVERY:
+            found.not_read.append(
+                f"window {key}: {len(different):,} records, such as {min(different)}, differ from its rows, and the rows that were "
+                "published cannot be read, because others were erased: publish to a new topic to replace them"
+            )
         elif different:
             found.object_to(
                 f"window {key}: {len(different):,} records differ from their rows, such as {min(different)}"
@@ -471,6 +478,10 @@ def _find_deleted(
             f"window {key}: {len(others):,} rows with keys that a correction deleted, such as {others[0]}; readers lack them if a "
             "key identifies a row"
         )
+
+
+def _is_in(ranges: Mapping[int, Sequence[OffsetRange]], at: Position) -> bool:
+    return any(r.start <= at[1] < r.end for r in ranges.get(at[0], ()))
 
 
 def _is_read_in_part(window: _Window, state: Progress) -> bool:
@@ -520,7 +531,7 @@ def _add_unnamed(
             f"window {key}: {surplus:,} records are not its rows in their order, such as the one at partition "
             f"{matched.surplus[0][0]} offset {matched.surplus[0][1]}"
         )
-    elif whole and surplus < 0:
+    elif whole and surplus < 0 and not state.partial:
         found.object_to(f"window {key}: {-surplus:,} records of rows that changed later are missing")
     elif whole and surplus > 0:
         text = f"window {key}: {surplus:,} records have no row"

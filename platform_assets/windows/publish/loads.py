@@ -84,6 +84,18 @@ def are_same(ledger: Ledger, table: TableRef, key: str, load: Load, other: Load)
     return None not in digests and len(digests) == 1
 
 
+def only_lacks(ledger: Ledger, table: TableRef, key: str, load: Load, other: Load) -> bool:
+    """Return True if the ledger shows that the rows of load `other` of a window are rows of `load`, which cannot be read:
+    the same Kafka records, decoded by the same declaration, if they were decoded."""
+    before, now = (ledger.receipt_of(table, key, each.load_id) for each in (load, other))
+    if before is None or now is None or now.rows > before.rows:
+        return False
+    sources = {
+        (r.topic_id, r.generation, None if r.made_from is None else r.made_from.declaration) for r in (before, now)
+    }
+    return len(sources) == 1
+
+
 def _is_sorted(rows: pa.Table) -> bool:
     partition, offset = (rows[name].to_numpy() for name in POSITION)
     later = partition[1:] - partition[:-1]

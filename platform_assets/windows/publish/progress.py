@@ -25,6 +25,10 @@ Change = tuple[Kind, Position, bytes | None, bytes | None, Headers]
 """A difference between two loads of a window: what happened to the row at a position, and the record's content."""
 
 
+EVERY: Final[Position] = (-1, -1)
+"""A position before every row."""
+
+
 def key_of(topic_id: str, table: TableRef, window: str) -> bytes:
     """Return the key of the progress record of a window."""
     return json.dumps([topic_id, table.name, window], separators=(",", ":")).encode()
@@ -44,9 +48,11 @@ class Progress:
     """How far a window is published: `sent` of `total` records that publish `load`. With a `base`, these records are the
     differences to that earlier load. `digest` is the encoder's, and empty in records of earlier versions.
 
-    `at` is the position of the last row that was sent, if rows were sent and not differences. `partial` is true if the rows of an
-    earlier load were erased or expired before they were all sent or compared: then only the rows after the position
-    `after` are sent, or nothing if there is none. `mixed` is true if records of earlier loads have another form.
+    `at` is the position of the last row that was sent, if rows were sent and not differences. `partial` is true if the
+    rows of an earlier load were erased or expired before they were all sent or compared: then only the rows after the
+    position `after` are sent, or nothing if there is none. After `EVERY`, all rows of the load are sent as changed
+    ones, because the earlier ones may have other values: these are the last records of `total`. `mixed` is true if
+    records of earlier loads have another form.
 
     `spans` are the offsets of the records that have no header with an identity: rows of the window's first load. `dealt`
     are numbers of partitions among which such rows were dealt, each with the first ordinal for which it holds.

@@ -42,6 +42,7 @@ from platform_assets.windows.publish import loads
 from platform_assets.windows.publish.encoding import Encoded, Encoder, fitting, partitions
 from platform_assets.windows.publish.loads import Late, Load, Pins
 from platform_assets.windows.publish.progress import (
+    EVERY,
     Change,
     Content,
     Kind,
@@ -291,15 +292,24 @@ class Publisher:
             return None
         sends_rows = state.base is None or state.partial
         load = _load_of(receipt)
-        if load.load_id == state.load.load_id:
-            # The differences that were sent count. Rows of the newest load cannot have been erased by a later one.
-            return None if sends_rows else replace(state, partial=True, after=None, total=state.sent)
+        is_begun = load.load_id == state.load.load_id
+        if is_begun and sends_rows:
+            return None  # Rows of the newest load cannot have been erased by a later one.
         if sends_rows and state.sent and state.at is None:
             return None  # An earlier version did not record which rows it had sent.
         base, after = (state.load, state.at or state.after) if sends_rows else (state.base, None)
-        return Progress(
-            load, base, 0, 0, encoder.digest, partial=True, after=after, mixed=state.is_mixed(encoder.digest)
-        )
+        mixed, sent = state.is_mixed(encoder.digest), state.sent if is_begun else 0
+        new = Progress(load, base, sent, sent, encoder.digest, partial=True, after=after, mixed=mixed)
+        is_sent = state.sent or state.after is not None if sends_rows else True
+        has_differences = not sends_rows and state.sent
+        if has_differences or (
+            is_sent
+            and base is not None
+            and not loads.only_lacks(self.ledger, self.declaration.windowed, key, base, load)
+        ):
+            # The last of them, because differences may have been sent of this load: earlier releases refuse to go on then.
+            return replace(new, total=sent + load.rows, after=EVERY, removed_first=sent > 0)
+        return new
 
     def _check_form(self, key: str, state: Progress, encoder: Encoder) -> None:
         """Refuse to finish a load in another form than it was begun in: its ordinals would name other records."""
@@ -326,7 +336,9 @@ class Publisher:
         encoder.check(new)
         prefix, load_id = f"{d.windowed.name} {key} ", state.load.load_id
         if state.base is None or state.partial:
-            kind: Kind = "added" if state.partial else "row"
+            is_every = state.after == EVERY
+            kind: Kind = "changed" if is_every else "added" if state.partial else "row"
+            before = state.total - new.num_rows if is_every else 0
             if state.after is not None:
                 partition, offset = (new[name] for name in POSITION)
                 same = pc.and_(pc.equal(partition, state.after[0]), pc.greater(offset, state.after[1]))
@@ -336,7 +348,7 @@ class Publisher:
             is_placed = not state.partial and (bool(state.dealt) if state.sent else d.identity == "progress")
 
             def of_rows(start: int, end: int, room: int) -> tuple[Iterable[Record] | Placed, int, int]:
-                part = new.slice(start, end - start)
+                part = new.slice(start - before, end - start)
                 while part.num_rows > 1 and part.nbytes > room:
                     part = part.slice(0, part.num_rows // 2)
                 encoded = encoder.encode(part)
@@ -347,10 +359,10 @@ class Publisher:
                 return islice(encoded.records(names), fit), fit, int(encoded.sizes[:fit].sum())
 
             def at(ordinal: int) -> Position:
-                partition, offset = (new[name][ordinal].as_py() for name in POSITION)
+                partition, offset = (new[name][ordinal - before].as_py() for name in POSITION)
                 return partition, offset
 
-            return Records(of_rows, new.num_rows, at=at)
+            return Records(of_rows, before + new.num_rows, at=at)
         try:
             old = loads.read(self.ledger, d.windowed, key, state.base, columns, d.topic)
         except PublishedRowsLostError:
