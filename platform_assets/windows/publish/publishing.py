@@ -274,7 +274,7 @@ class Publisher:
                 raise PublishedRowsLostError(
                     self.declaration.topic, receipt.table.name, key, state.load.load_id, "it has expired"
                 )
-            return state, self._records(encoder, key, state, among)
+            return state, self._records(encoder, key, state, receipt, among)
         except PublishedRowsLostError:
             remaining = self._remaining(key, state, receipt, encoder)
             if remaining is None:
@@ -326,12 +326,19 @@ class Publisher:
             "publish, and change them after that; or publish to a new topic."
         )
 
-    def _records(self, encoder: Encoder, key: str, state: Progress, among: int) -> Records:
+    def _records(self, encoder: Encoder, key: str, state: Progress, receipt: Receipt, among: int) -> Records:
         """Return the records that publish a window. Raises PublishedRowsLostError."""
         d, columns = self.declaration, encoder.wanted
         if state.partial and state.after is None:
             return Records(lambda start, end, room: ([], 0, 0), state.sent)
-        new = loads.read(self.ledger, d.windowed, key, state.load, columns, d.topic)
+        try:
+            new = loads.read(self.ledger, d.windowed, key, state.load, columns, d.topic)
+        except PublishedRowsLostError:
+            # They may have been loaded again. The records keep the name of the load in which they were begun.
+            newest = _load_of(receipt)
+            if not loads.are_same(self.ledger, d.windowed, key, state.load, newest):
+                raise
+            new = loads.read(self.ledger, d.windowed, key, newest, columns, d.topic)
         # Before the first record: a load that is sent in part could not be finished in another form.
         encoder.check(new)
         prefix, load_id = f"{d.windowed.name} {key} ", state.load.load_id

@@ -201,6 +201,40 @@ def test_a_window_with_lost_files_that_was_loaded_with_the_same_rows_is_publishe
     assert (found.problems, found.not_read) == ([], [])
 
 
+@pytest.mark.parametrize("is_correction", [True, False])
+def test_a_window_that_is_sent_in_part_is_finished_from_a_load_with_the_same_rows(
+    tmp_path: Path, is_correction: bool
+) -> None:
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log(left=1)
+    made.load([order(n) for n in range(10)])
+    each, (window,) = publisher(made, log, table=made.declaration.raw_table, **RAW), made.windows
+    values, name = {(0, n): order(n) for n in range(10)}, f"load of {window.key}"
+    if is_correction:
+        log.left = -1
+        each.run()
+        values, name = {(0, n): b"second" for n in range(10)}, "second"
+        samples.loaded(made.root, window, values=values, load_id=name)
+        log.left = 1
+    with pytest.raises(Stopped):
+        each.run()
+    log.left = -1
+    begun = len(log.values)
+    files = holdings.files_of(made.lake.table(made.declaration.raw_table), window.key).paths
+    samples.loaded(made.root, window, values=values, load_id="healed")
+    for path in files:
+        (tmp_path / "lake" / "raw" / "orders" / unquote(path)).unlink()
+    each.run()
+    assert [ordinal for ordinal, _ in identities(log, begun)] == [*range(4, 10)]
+    assert log.values[begun - 4 :] == [*values.values()]
+    assert {
+        (dict(headers)["platform_assets.published"] or b"").decode().split(" ", 6)[6]
+        for _, _, headers in sent(log)[-10:]
+    } == {name}
+    assert [Progress.from_bytes(value).load.load_id for value in log.records.values()] == ["healed"]
+    found = gather(each)
+    assert (found.problems, found.not_read, each.run().records) == ([], [], 0)
+
+
 def test_a_window_with_lost_files_that_was_loaded_with_other_rows_cannot_be_compared(tmp_path: Path) -> None:
     log, each = healed(tmp_path, b"other")
     with pytest.raises(PublishedRowsLostError):
