@@ -85,10 +85,15 @@ class Evidence:
             more = f" And {self.wrong - _NAMED:,} more." if self.wrong > _NAMED else ""
             return "; ".join(self.problems[:_NAMED]) + "." + more
         text = f"{self.records:,} records of {self.windows:,} {self.unit} are on the topic once, in order, and as in the table"
+        if self.not_read:
+            # First: the rest of the sentence is only true of what was compared.
+            first = (
+                f"Not everything was compared: {'; '.join(reason.rstrip('.') for reason in self.not_read[:_NAMED])}."
+            )
+            text = f"{first} Nothing wrong was found in the rest of {self.records:,} records of {self.windows:,} {self.unit}"
         if self.deleted:
             text += f"; Kafka has already deleted {self.deleted:,} older offsets"
-        reasons = [*self.not_read, *self.notes]
-        return text + ("." if not reasons else f"; not compared: {'; '.join(reasons[:_NAMED])}.")
+        return text + ("." if not self.notes else f"; not compared: {'; '.join(self.notes[:_NAMED])}.")
 
 
 Sent = tuple[int, int]
@@ -376,7 +381,7 @@ def _compare(
     are hashes of all keys on the topic if it is compacted; None otherwise. `deleted` are keys whose newest record is a
     tombstone of a correction, with its window, the load and its ordinal."""
     d = publisher.declaration
-    form = publisher.form if known else ""
+    forms = publisher.forms if known else frozenset()
     receipts = publisher.ledger.receipts(d.windowed) if known else {}
     # Compiled code, which definitions do not need.
     from platform_assets.checks.published_schemas import SchemaReader
@@ -405,7 +410,7 @@ def _compare(
         if state.dealt:
             window = windows.get(key) or _Window({}, {})
             has_holes = is_cut or keys is not None
-            if not _add_unnamed(d, key, state, window, expected, choices, form, held, found, whole, has_holes):
+            if not _add_unnamed(d, key, state, window, expected, choices, forms, held, found, whole, has_holes):
                 continue
         if not whole and (state.base is not None or _is_read_in_part(windows[key], state)):
             expected = {at: value for at, value in expected.items() if at in held}
@@ -432,7 +437,7 @@ def _compare(
             else:
                 found.not_read.append(text)
         different = [at for at in expected.keys() & held.keys() if expected[at] != held[at]]
-        if state.is_mixed(form):
+        if state.is_mixed(forms):
             found.notes.append(f"window {key}: values of its records, which were published in another form")
         elif different and state.partial and state.after != EVERY:
             found.not_read.append(
@@ -498,7 +503,7 @@ def _add_unnamed(
     window: _Window,
     expected: Mapping[Position, int],
     choices: Mapping[int, Any],
-    form: str,
+    forms: frozenset[str],
     held: dict[Position, int],
     found: Evidence,
     whole: bool,
@@ -511,9 +516,9 @@ def _add_unnamed(
         found.object_to(f"window {key}: the offsets of its rows have {read:,} records instead of {sent:,}")
     corrected = window.first
     is_corrected = state.base is not None or state.partial
-    if state.is_mixed(form) or (is_corrected and (has_holes or len(state.dealt) > 1)):
+    if state.is_mixed(forms) or (is_corrected and (has_holes or len(state.dealt) > 1)):
         if whole:
-            reasons = found.notes if state.is_mixed(form) and not has_holes else found.not_read
+            reasons = found.notes if state.is_mixed(forms) and not has_holes else found.not_read
             reasons.append(f"window {key}: records of its first load, which no header identifies")
         return False
     positions = list(expected)

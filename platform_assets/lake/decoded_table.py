@@ -273,9 +273,9 @@ def begun_at(path: Folder) -> int:
     return int((held(path).field(holdings.WINDOW).metadata or {}).get(_BEGUN, b"0"))
 
 
-def held(path: Folder) -> pa.Schema:
-    """Return the table's columns."""
-    return pa.schema(path.delta().schema().to_arrow())
+def held(path: Folder, version: int | None = None) -> pa.Schema:
+    """Return the table's columns, by default those that it has now. Raises VersionGoneError."""
+    return pa.schema(path.delta(version).schema().to_arrow())
 
 
 def _key_field(key: pa.Schema) -> pa.Field:

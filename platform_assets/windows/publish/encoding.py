@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from itertools import repeat
+from itertools import product, repeat
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -172,6 +172,10 @@ class Encoder:
 
         return {side: Registered(form.kind, form.text) for side, form in self.forms.items()}
 
+    def columns_of(self, side: Side) -> list[str]:
+        """Return the names of the columns in a key or value."""
+        return self._of(side)
+
     @property
     def columns(self) -> list[str]:
         """Names of the columns that `encode` needs, without those that give a row's position."""
@@ -200,8 +204,23 @@ class Encoder:
     def digest(self) -> str:
         """A digest of everything that decides which records the same rows give: of the declaration, the types of the
         columns and this encoder's version."""
+        return self._digest(self.declaration.sides)
+
+    @cached_property
+    def digests(self) -> frozenset[str]:
+        """`digest`, and the digests of other declarations that give the same records: with the columns that a key or value
+        has, named or by default."""
+        choices = []
+        for side, part in self.declaration.sides.items():
+            alike = [part]
+            if part.schema is None and part.format not in ("text", "bytes"):
+                alike += [replace(part, columns=columns) for columns in (tuple(self._of(side)), ())]
+            choices.append([(side, each) for each in alike])
+        return frozenset(self._digest(dict(parts)) for parts in product(*choices))
+
+    def _digest(self, parts: Mapping[Side, Part]) -> str:
         d = self.declaration
-        key, value = (self._plain_part(part) for part in (d.key, d.value))
+        key, value = (self._plain_part(part) for part in (parts.get("key"), parts["value"]))
         form = (key, value, d.headers, d.tombstones, d.decimals, d.non_finite)
         columns = [(name, str(self.schema.field(name).type)) for name in self.columns]
         text = repr((_VERSION, form, columns))

@@ -162,6 +162,14 @@ class Pins:
     sent: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     late: Late | None = None
 
+    def is_earlier(self, key: str, load: Load) -> bool:
+        """Return True if `load` of a window is an earlier one than that of `sent`."""
+        later = [each.load_id for each in self.loads.get(key, ())]
+        versions = [each.version for each in self.loads.get(key, ()) if each.load_id == self.sent[key][0]]
+        # Loads that were about to be published follow: after a table was created again, they have lower versions.
+        following = later[later.index(self.sent[key][0]) + 1 :] if versions else []
+        return bool(versions) and load.version < versions[0] and load.load_id not in following
+
 
 def pin(lake: Lake, topic: str, pins: Pins) -> None:
     """Record what is published or about to be, before it is published. Raises LakeNotWritableError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -129,9 +129,9 @@ class Progress:
             fields["version"] == _REMOVED_FIRST,
         )
 
-    def is_mixed(self, digest: str) -> bool:
-        """Return True if not all records of the window are in the form with this digest."""
-        return self.mixed or self.digest != digest
+    def is_mixed(self, digests: Collection[str]) -> bool:
+        """Return True if not all records of the window are in the form with these digests."""
+        return self.mixed or self.digest not in digests
 
 
 def _merged(spans: Sequence[Span]) -> tuple[Span, ...]:

@@ -32,6 +32,7 @@ from platform_assets.errors import (
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.publisher import Committed, Headers, Placed, Record, Session, Target, Topics, require_topic
 from platform_assets.lake import decoded_table
+from platform_assets.lake.failures import VersionGoneError
 from platform_assets.ledger import unloaded
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
@@ -217,7 +218,7 @@ class Publisher:
                     load = _load_of(receipts[key])
                     if before is not None and (before.load.load_id == load.load_id or key not in plan.again):
                         break
-                    base, mixed = (None, False) if before is None else (before.load, before.is_mixed(encoder.digest))
+                    base, mixed = (None, False) if before is None else (before.load, before.is_mixed(encoder.digests))
                     state = Progress(load, base, 0, 0, encoder.digest, mixed=mixed, removed_first=base is not None)
                 else:
                     state = before
@@ -298,7 +299,7 @@ class Publisher:
         if sends_rows and state.sent and state.at is None:
             return None  # An earlier version did not record which rows it had sent.
         base, after = (state.load, state.at or state.after) if sends_rows else (state.base, None)
-        mixed, sent = state.is_mixed(encoder.digest), state.sent if is_begun else 0
+        mixed, sent = state.is_mixed(encoder.digests), state.sent if is_begun else 0
         new = Progress(load, base, sent, sent, encoder.digest, partial=True, after=after, mixed=mixed)
         is_sent = state.sent or state.after is not None if sends_rows else True
         has_differences = not sends_rows and state.sent
@@ -313,17 +314,37 @@ class Publisher:
 
     def _check_form(self, key: str, state: Progress, encoder: Encoder) -> None:
         """Refuse to finish a load in another form than it was begun in: its ordinals would name other records."""
-        if state.digest not in ("", encoder.digest):
+        if not state.digest or state.digest in encoder.digests:
+            return
+        earlier = self._earlier(state)
+        if earlier is None:
             cause = (
                 "the declaration, the types of the published columns or the version of the platform has changed since"
             )
             raise self._refusal(key, state, cause)
+        parts = [f"`{side}: {{…, columns: [{', '.join(earlier.columns_of(side))}]}}`" for side in self.declaration.sides
+                 if earlier.columns_of(side) != encoder.columns_of(side)]  # fmt: skip
+        cause = "the table has other columns now"
+        remedy = (
+            f"To publish the columns of that time, declare {' and '.join(parts)}, publish, and change them after that"
+        )
+        raise self._refusal(key, state, cause, remedy)
 
-    def _refusal(self, key: str, state: Progress, cause: str) -> ConfigurationError:
+    def _earlier(self, state: Progress) -> Encoder | None:
+        """Return the encoder of a load that was begun when the table had other columns; None if something else differs, or the
+        log no longer has these columns."""
+        folder = self.ledger.lake.table(self.declaration.windowed)
+        try:
+            earlier = Encoder(self.declaration, decoded_table.held(folder, state.load.version))
+        except (VersionGoneError, ConfigurationError):
+            return None
+        return earlier if state.digest in earlier.digests else None
+
+    def _refusal(self, key: str, state: Progress, cause: str, remedy: str = "") -> ConfigurationError:
+        remedy = remedy or "Restore the declaration and the table's columns, publish, and change them after that"
         return ConfigurationError(
             f"{self.declaration.name}: load {state.load.load_id} of window {key} is published in part, {state.sent:,} of "
-            f"{state.total:,} records, and cannot be finished: {cause}. Restore the declaration and the table's columns, "
-            "publish, and change them after that; or publish to a new topic."
+            f"{state.total:,} records, and cannot be finished: {cause}. {remedy}; or publish to a new topic."
         )
 
     def _records(self, encoder: Encoder, key: str, state: Progress, receipt: Receipt, among: int) -> Records:
@@ -481,9 +502,9 @@ class Publisher:
             time.sleep(_PAUSE)
 
     @property
-    def form(self) -> str:
-        """A digest of the form in which records are published now."""
-        return self._encoder().digest
+    def forms(self) -> frozenset[str]:
+        """The digests of the form in which records are published now."""
+        return self._encoder().digests
 
     def rows(self, key: str, load: Load) -> dict[Position, Content]:
         """Return key, value and declared headers of each row of a load, by partition and offset."""
@@ -528,6 +549,9 @@ class Publisher:
                 state = found.get(key)
                 if state is None or (state.load.load_id == load_id and state.sent < sent):
                     cause = f"its records of window {key} were deleted"
+                    raise PublishingProgressLostError(d.topic, target.progress_topic, cause)
+                if state.load.load_id != load_id and pins.is_earlier(key, state.load):
+                    cause = f"its record of window {key} names load {state.load.load_id}, an earlier one than {load_id}"
                     raise PublishingProgressLostError(d.topic, target.progress_topic, cause)
         return found
 

@@ -84,6 +84,34 @@ def test_a_column_that_was_added_since_is_null_in_the_published_load(tmp_path: P
     assert gather(publisher(made, log)).passed
 
 
+def test_a_window_that_was_begun_before_a_column_was_added_is_finished_with_the_columns_that_the_error_names(
+    tmp_path: Path,
+) -> None:
+    made = DecodedTopic(tmp_path / "lake", "orders")
+    made.load([order(n) for n in range(10)], [order(20)])
+    first, second = (window.key for window in made.windows)
+    made.decode(first)
+    log = Log(left=1)
+    with pytest.raises(Stopped):
+        publisher(made, log).run()
+    log.left = -1
+    made.declared = declared("id BIGINT NOT NULL, amount DECIMAL(12, 2), x BIGINT")
+    made.decode(second)
+    with pytest.raises(
+        ConfigurationError, match=r"declare `value: \{…, columns: \[id, amount\]\}`, publish, and change"
+    ):
+        publisher(made, log).run()
+    named = publisher(made, log, value=Part("json", ("id", "amount")))
+    assert named.run().records == 7
+    found = gather(named)
+    assert (found.problems, found.not_read, found.notes) == ([], [], [])
+    # After that, new windows have the new column.
+    made.decode(first)
+    assert publisher(made, log).run().records == 0
+    assert publisher(made, log).plan().behind == 0
+    assert log.values == [b'{"id":%d,"amount":"%d.50"}' % (n, n) for n in (*range(10), 20)]
+
+
 NESTED = "id BIGINT NOT NULL, p STRUCT<x: BIGINT>, q ARRAY<STRUCT<x: BIGINT>>"
 
 
@@ -330,6 +358,41 @@ def test_progress_that_the_lake_has_seen_and_kafka_lost_is_an_error(tmp_path: Pa
     publisher(made, log).run()
     assert len(log.values) == 20
     assert publisher(made, log).run().records == 0
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_progress_that_fell_back_to_an_earlier_load_is_an_error(tmp_path: Path, is_begun: bool) -> None:
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
+    made.load([order(n) for n in range(6)])
+    each, (window,) = publisher(made, log, table=made.declaration.raw_table, **RAW), made.windows
+    each.run()
+    older = log.records
+    samples.loaded(made.root, window, values={(0, n): b"second" for n in range(6)}, load_id="second")
+    log.left = 1 if is_begun else -1
+    with pytest.raises(Stopped) if is_begun else nullcontext():
+        each.run()
+    log.left = -1
+    if is_begun:
+        # What the first transaction has committed is seen, and recorded in the lake.
+        log.left = 0
+        with pytest.raises(Stopped):
+            each.run()
+        log.left = -1
+    sent, log.records = len(log.values), older
+    for attempt in (each.run, each.plan):
+        with pytest.raises(PublishingProgressLostError, match=r"names load load of .*, an earlier one than second"):
+            attempt()
+    assert len(log.values) == sent
+    # The remedy.
+    log.topic_id = "U"
+    each.run()
+    assert log.values[sent:] == [b"second"] * 6
+
+
+def test_progress_of_a_table_that_was_created_again_is_not_lost(tmp_path: Path) -> None:
+    pins = loads.Pins(loads={"w": [loads.Load("b", 50, 1), loads.Load("c", 3, 1)]}, sent={"w": ("b", 1)})
+    assert not pins.is_earlier("w", loads.Load("c", 3, 1))
+    assert pins.is_earlier("w", loads.Load("a", 3, 1))
 
 
 def test_progress_that_is_committed_but_not_visible_yet_is_awaited(
