@@ -24,6 +24,7 @@ from platform_assets.errors import (
     RegistryUnreachableError,
 )
 from platform_assets.kafka.publisher import committed_records
+from platform_assets.lake.new_tables import making
 from platform_assets.windows.publish.keyed import Held, Identity, KeyedPublisher, Rank, digest_of, note
 
 _JUDGED: Final = 256
@@ -130,6 +131,9 @@ def _gathered(publisher: KeyedPublisher, progress: Callable[[str], None]) -> Evi
         missing = sum((known.number, ordinal) not in ranks for ordinal in range(known.sent))
         if missing:
             found.object_to(f"{missing:,} of the {known.sent:,} records of publication {known.number} are missing")
+    if publisher.version() is None:
+        found.not_read.append(f"{d.table} was not made yet: run `{making(d.table)}`")
+        return found
     if known is None or not known.is_complete or found.plan.behind:
         found.not_read.append("the newest version of the table is not published completely")
         if known is None and publisher.is_created_again(state.topic_id):

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from platform_assets.checks.audit import Audit, CheckOutcome
 from platform_assets.checks.findings import CheckResult, Finding, counted
 from platform_assets.errors import FilesLostError, PlatformError
-from platform_assets.lake import delta_log, state_table
+from platform_assets.lake import delta_log, new_tables, state_table
 from platform_assets.lake.state_table import FoldMetadata, Opened
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -83,9 +83,9 @@ class Facts:
 
 
 def facts_of(declaration: TopicDeclaration, state: StateDeclaration, ledger: Ledger) -> Facts | None:
-    """Open a state; None if it does not exist. Raises whatever reading the tables or the ledger raises."""
+    """Open a state; None if it was not made yet. Raises whatever reading the tables or the ledger raises."""
     topic = TopicState(declaration.topic, state, ledger.lake)
-    if not topic.exists:
+    if not topic.exists or not new_tables.is_made(topic.live_folder):
         return None
     # Read first: changes that come later are then changes that the state may lack.
     names = ["window", "table_version", "rows"]
@@ -123,7 +123,9 @@ def results(
         yield from _all_undecided(declaration, str(e))
         return
     if facts is None:
-        yield from _all_undecided(declaration, f"{table} does not exist yet")
+        yield from _all_undecided(
+            declaration, f"{table} was not made yet: run `platform-assets fold {declaration.topic}`"
+        )
         return
     checks: tuple[tuple[str, Callable[[Facts], CheckResult]], ...] = (
         (COMPLETE, complete),

@@ -29,7 +29,9 @@ def publish(topic: str, dry_run: bool, as_json: bool) -> None:
     to continue: no record is sent twice. It takes over from another publisher of the same topic, such as a run.
     """
     from platform_assets.cli.audit_table import progress
+    from platform_assets.lake.new_tables import making
     from platform_assets.model.tables import TableRef
+    from platform_assets.windows.publish.keyed import KeyedPublisher
     from platform_assets.windows.publish.progress import Published
 
     with progress(console(stderr=True)) as show:
@@ -42,7 +44,9 @@ def publish(topic: str, dry_run: bool, as_json: bool) -> None:
         )
         return
     if not isinstance(d.table, TableRef):  # It has no windows.
-        if isinstance(found, Published):
+        if isinstance(each, KeyedPublisher) and each.version() is None:
+            text = f"{d.name}: {d.table} was not made yet, so there is nothing to publish: run `{making(d.table)}`"
+        elif isinstance(found, Published):
             text = f"{d.name}: published {found.records:,} changed rows in {found.transactions:,} transactions"
         elif found.behind:
             text = f"{d.name}: would compare {found.rows:,} rows with the topic, and publish those that differ"

@@ -41,7 +41,8 @@ def read(table: str, as_json: bool) -> None:
     from platform_assets.cli.state_snippets import register_fresh
     from platform_assets.components.declared import derived_or_held
     from platform_assets.errors import ConfigurationError
-    from platform_assets.model.tables import StateRef
+    from platform_assets.lake.new_tables import is_made, making
+    from platform_assets.model.tables import StateRef, TableRef
 
     environment = Environment.of_process()
     ledger = environment.ledger()
@@ -50,6 +51,11 @@ def read(table: str, as_json: bool) -> None:
     if not folder.has_delta_log():
         raise ConfigurationError(
             f"{name} has no rows yet, because nothing has been loaded into it: see `platform-assets status`"
+        )
+    if not isinstance(name, TableRef) and not is_made(folder):
+        raise ConfigurationError(
+            f"{name} was not made yet: the run that makes it has not finished, or has failed. See `platform-assets status`, or "
+            f"run `{making(name)}`"
         )
     known_as, why_not = _registered(environment, lambda spark: register(spark, name, folder))
     fresh_known_as = None

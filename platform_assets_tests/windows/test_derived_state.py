@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import sqlglot
 
 from platform_assets.engines.deriving import DerivingEngine, PinnedInput
 from platform_assets.errors import InputMissingError
+from platform_assets.lake import state_table
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Decision
@@ -25,9 +27,10 @@ from platform_assets.model.derived import DerivedDeclaration, DerivedRef
 from platform_assets.model.tables import StateRef, TableRef
 from platform_assets.windows.derive import erased, joins, query, touched
 from platform_assets.windows.derive.deriving import Updater
-from platform_assets.windows.derive.freshness import up_to_date
+from platform_assets.windows.derive.freshness import input_versions, up_to_date
 from platform_assets.windows.derive.query import Input, Query
 from platform_assets_tests.conftest import SEED
+from platform_assets_tests.support.derived_lake import PLANES as STATE
 from platform_assets_tests.support.derived_lake import (
     Flights,
     Planes,
@@ -343,3 +346,21 @@ def test_folds_and_erasures_of_a_real_state_reach_a_derived_table(tmp_path: Path
 
 def test_an_erasure_of_a_states_topic_reaches_its_derived_tables(tmp_path: Path) -> None:
     assert erased.seen(Flights(tmp_path).lake, [PLANES, FLIGHTS]) == {}
+
+
+def test_an_input_that_was_only_created_is_waited_for(tmp_path: Path) -> None:
+    lake, fleet = Flights(tmp_path), Planes(tmp_path)
+    lake.load(0, flights(random.Random(1), 3))
+    fleet.fold([{"tailnum": "N1", "maker": "A", "seats": 1, "kafka_offset": 1}])
+    each = Updater(lake.lake, declared("left"), not_needed)
+    assert input_versions(lake.lake, each.query)[PLANES.name] == each.pinned()[PLANES].version == 0
+    shutil.rmtree(fleet.path)
+    # What a fold commits first. Its rows may follow hours later.
+    state_table.create(lake.lake.table(PLANES), STATE, name="state_planes", description="")
+    assert input_versions(lake.lake, each.query)[PLANES.name] is None
+    with pytest.raises(InputMissingError, match="fold planes"):
+        each.pinned()
+
+
+def not_needed() -> SparkSession:
+    raise AssertionError

@@ -33,6 +33,7 @@ from platform_assets.model.derived import DerivedDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.derive import erased, joins, query, totals, touched
+from platform_assets.windows.derive.freshness import input_version
 from platform_assets.windows.derive.query import Input, Query
 
 if TYPE_CHECKING:
@@ -183,13 +184,14 @@ class Updater:
         return derived_table.commit(self._folder, handle, derivation, new, removed, schema)
 
     def pinned(self) -> dict[Input, PinnedInput]:
-        """Return the newest version of each input. Raises InputMissingError."""
+        """Return the newest version of each input. Raises InputMissingError, also while a state or derived table is made for the
+        first time."""
         found = {}
         for ref in self.query.inputs:
             folder = self._lake.table(ref)
-            if not delta_log.exists(folder):
+            version = input_version(folder, ref)
+            if version is None:
                 raise InputMissingError(self._declared.table.name, ref.name)
-            version = delta_log.version(folder)
             found[ref] = PinnedInput(ref.name, folder, version, _identity(folder, version))
         return found
 

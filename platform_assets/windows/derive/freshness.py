@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from typing import Final
 
-from platform_assets.lake import delta_log, derived_table
+from platform_assets.lake import delta_log, derived_table, new_tables
 from platform_assets.lake.changed_windows import commit_digest
 from platform_assets.lake.derived_table import InputVersion, Made
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.model.derived import DerivedDeclaration
+from platform_assets.model.tables import TableRef
 from platform_assets.windows.derive import erased, query
-from platform_assets.windows.derive.query import Query
+from platform_assets.windows.derive.query import Input, Query
 
 
 def input_versions(lake: Lake, parsed: Query) -> dict[str, int | None]:
-    """Return the newest version of each input by name; None for one that does not exist yet."""
-    return {ref.name: delta_log.newest_version(lake.table(ref)) for ref in parsed.inputs}
+    """Return the newest version of each input by name; None for one that was not made yet."""
+    return {ref.name: input_version(lake.table(ref), ref) for ref in parsed.inputs}
+
+
+def input_version(folder: Folder, ref: Input) -> int | None:
+    """Return the newest version of an input; None if it was not made yet. A state or derived table that is being made for
+    the first time is empty, which is not its content."""
+    version = delta_log.newest_version(folder)
+    if version is None or isinstance(ref, TableRef):
+        return version
+    return version if new_tables.is_made(folder, version) else None
 
 
 def up_to_date(lake: Lake, declaration: DerivedDeclaration) -> tuple[Made | None, tuple[str, ...]]:

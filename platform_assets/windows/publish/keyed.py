@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from platform_assets.errors import ConfigurationError, PublishingInterruptedError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.publisher import Headers, Record, Session, Target, committed_records, require_topic
-from platform_assets.lake import datasets, delta_log, derived_table, state_table
+from platform_assets.lake import datasets, delta_log, derived_table, new_tables, state_table
 from platform_assets.lake.failures import TableDamagedError
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.store import Ledger
@@ -275,16 +275,18 @@ class KeyedPublisher:
         return frozenset() if isinstance(table, TableRef) else hidden_in(table)
 
     def version(self) -> str | None:
-        """Return a name of the table's newest version; None if the table does not exist yet."""
+        """Return a name of the table's newest version; None if the table was not made yet."""
         return self.version_of(self.declaration, self.ledger)
 
     @staticmethod
     def version_of(declaration: PublishDeclaration, ledger: Ledger) -> str | None:
-        """Return a name of the newest version of the table of `declaration`; None if it does not exist yet."""
+        """Return a name of the newest version of the table of `declaration`; None if no run has made it yet."""
         folder = ledger.lake.table(declaration.table)
         if not folder.has_delta_log():
             return None
-        return _name(folder, folder.delta())
+        delta = folder.delta()
+        # While a table is made, it is empty. Its rows are not deleted ones.
+        return _name(folder, delta) if new_tables.is_made(folder, delta.version()) else None
 
     @staticmethod
     def maker_of(declaration: PublishDeclaration, ledger: Ledger, version: str) -> str:

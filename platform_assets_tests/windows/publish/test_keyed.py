@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 
 from platform_assets.checks.published_keys import gather
 from platform_assets.errors import ConfigurationError, PublishingInterruptedError
 from platform_assets.kafka import publisher as publisher_module
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.publisher import Headers
-from platform_assets.lake import datasets
+from platform_assets.lake import datasets, derived_table
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.derived import DerivedRef
@@ -33,6 +33,7 @@ from platform_assets.model.tables import StateRef
 from platform_assets.orchestration import published
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
 from platform_assets.windows.publish.keyed import Change, KeyedPublisher, difference, digest_of, parts
+from platform_assets_tests.support.made_changes import DAYS, MadeChanges, change
 from platform_assets_tests.support.published import with_columns
 from platform_assets_tests.support.streams import create_again
 from testbed.clients import client_settings, librdkafka
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 
 TABLE = DerivedRef("totals")
 Rows = Mapping[int, str | None]
+
+
+class Stopped(Exception):
+    """Ends a fold, as a kill does."""
 
 
 def publisher(broker: Broker, root: Path, target: str) -> KeyedPublisher:
@@ -402,3 +407,65 @@ def test_files_that_a_newer_version_has_replaced_are_read_again(
     assert each.run().records == 1
     assert len(opened) > 2
     assert held(broker, each.declaration.topic)[0] == as_records({2: "b"})
+
+
+def of_state(broker: Broker, root: Path, target: str) -> KeyedPublisher:
+    declared = PublishDeclaration(
+        target, StateRef("state", "orders"), Part("text", ("id",)), Part("json", ("id", "name"))
+    )
+    return KeyedPublisher(declared, Ledger(Lake.at(root)), Cluster.connect(client_settings(broker.bootstrap)))
+
+
+@pytest.mark.broker
+def test_no_key_is_deleted_while_a_lost_state_is_made_again(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    each, made, day = of_state(broker, tmp_path, topic()), MadeChanges(tmp_path), DAYS[0]
+    made.load(day, [change(n, day, n, f"row {n}") for n in range(3)])
+    made.state().fold()
+    assert each.run().records == 3
+    # Backups leave states out.
+    for kind in ("state", "state_deleted"):
+        shutil.rmtree(tmp_path / kind)
+
+    def killed(step: str) -> None:
+        assert each.run().records == 0
+        assert each.version() is None
+        raise Stopped(step)
+
+    for killed_at in ("state_deleted", "state"):
+        with pytest.raises(Stopped, match=f"^{killed_at}$"):
+            made.state(lambda step, at=killed_at: killed(step) if step == at else None).fold()  # type: ignore[misc]
+        evidence = gather(each)
+        assert (evidence.passed, evidence.not_read) == (
+            True, ["state/orders was not made yet: run `platform-assets fold orders`"],
+        )  # fmt: skip
+    made.state().fold()
+    assert (each.run().records, held(broker, each.declaration.topic)[1]) == (0, 3)
+    assert (gather(each).passed, gather(each).not_read) == (True, [])
+
+
+@pytest.mark.broker
+def test_a_state_that_a_fold_left_empty_deletes_all_keys(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    each, made = of_state(broker, tmp_path, topic()), MadeChanges(tmp_path)
+    made.load(DAYS[0], [change(1, DAYS[0], 0, "one")])
+    made.state().fold()
+    each.run()
+    made.load(DAYS[1], [change(1, DAYS[1], 1, None)])
+    made.state().fold()
+    assert (each.run().records, held(broker, each.declaration.topic)[0]) == (1, {})
+
+
+@pytest.mark.broker
+def test_a_derived_table_that_was_only_created_is_not_published(
+    broker: Broker, topic: TopicMaker, tmp_path: Path
+) -> None:
+    each = publisher(broker, tmp_path, topic())
+    write(tmp_path, {1: "a"})
+    each.run()
+    folder = each.ledger.lake.table(TABLE)
+    columns = Schema.from_arrow(datasets.of(folder.delta()).schema)
+    shutil.rmtree(folder.uri)
+    derived_table.create(folder, TABLE, columns)
+    assert (each.run().records, each.version()) == (0, None)
+    assert gather(each).not_read == ["derived/totals was not made yet: run `platform-assets derive totals`"]
+    write(tmp_path, {1: "a", 2: "b"})
+    assert (each.run().records, held(broker, each.declaration.topic)[0]) == (1, as_records({1: "a", 2: "b"}))
