@@ -22,6 +22,7 @@ from platform_assets.lake.decoded_table import KEY, TOMBSTONE
 from platform_assets.lake.location import Folder
 from platform_assets.lake.parquet import python_values
 from platform_assets.model.publishing import HEADER, WITH_SCHEMA, Part, PublishDeclaration, Side
+from platform_assets.model.tables import TableRef
 
 Sampled = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
 """Key, value and headers of a record, as a consumer returned them."""
@@ -92,7 +93,7 @@ def of_row(
     """Yield a sentence for each part of a record that does not have the content of a row. `types` are those of the columns,
     and `hidden` are the columns that a JSON object only has if they are declared. `read` is as for `disagreements`."""
     key, value, headers = record
-    is_tombstone = row.get(TOMBSTONE)
+    is_tombstone = row.get(TOMBSTONE) if isinstance(declaration.table, TableRef) else False
     if is_tombstone and declaration.key is not None:
         row = row | _from_record_key(declaration.key, row)
     right_value = value is None if is_tombstone else _is_part(declaration, "value", row, types, value, hidden, read)

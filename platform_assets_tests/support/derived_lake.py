@@ -18,6 +18,7 @@ from platform_assets.lake import new_tables
 from platform_assets.lake.derived_table import Derivation, RowsDigest
 from platform_assets.lake.load_log import Expiry, LoadMetadata
 from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.state_table import FOLD_KEY
 from platform_assets.model.derived import DerivedDeclaration
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.windows import Window, key_of
@@ -181,7 +182,9 @@ class Planes:
     def fold(self, rows: list[Row]) -> None:
         """Replace all rows and files, as a fold does."""
         self.rows = list(rows)
-        write_deltalake(self.path, self.table(), mode="overwrite")
+        # The metadata of a fold tells that a table without rows is not one that was only created.
+        made = CommitProperties(custom_metadata={"userMetadata": f'{{"{FOLD_KEY}":1}}'})
+        write_deltalake(self.path, self.table(), mode="overwrite", commit_properties=made)
 
     def forget(self) -> None:
         """Delete all files of past versions, as a fold after an erasure does."""

@@ -181,7 +181,7 @@ class Encoder:
         """Names of the columns that `encode` needs, without those that give a row's position."""
         wanted = [c for side in self.declaration.sides for c in self._of(side)]
         wanted += [c for _, c in self.declaration.headers]
-        if TOMBSTONE in self.schema.names:
+        if self._marks_tombstones(self.schema.names):
             wanted += [TOMBSTONE, *([KEY] if self.declaration.key and KEY in self.schema.names else [])]
         return list(dict.fromkeys(wanted))
 
@@ -224,6 +224,9 @@ class Encoder:
         form = (key, value, d.headers, d.tombstones, d.decimals, d.non_finite)
         columns = [(name, str(self.schema.field(name).type)) for name in self.columns]
         text = repr((_VERSION, form, columns))
+        if TOMBSTONE in self.schema.names and not isinstance(d.table, TableRef):
+            # Earlier versions deleted the keys of rows in which this column is true.
+            text += " tombstone is a value"
         for side, schema in self.schemas.items():
             text += f" {side} {schema.fingerprint}"
         return sha256(text.encode()).hexdigest()[:32]
@@ -250,7 +253,7 @@ class Encoder:
             named = [(name, self._single(rows[column], "text", column).to_pylist()) for name, column in d.headers]
             headers = [[(name, each[at]) for name, each in named] for at in range(rows.num_rows)]
         values = self._part("value", rows)
-        if TOMBSTONE in rows.column_names and pc.any(rows[TOMBSTONE]).as_py():
+        if self._marks_tombstones(rows.column_names) and pc.any(rows[TOMBSTONE]).as_py():
             values = pc.if_else(pc.fill_null(rows[TOMBSTONE], False), pa.scalar(None, values.type), values)
         sizes = sum(pc.fill_null(pc.binary_length(each), 0).to_numpy().astype(np.int64) for each in (keys, values))
         column = _whole(keys)
@@ -259,7 +262,9 @@ class Encoder:
     def _with_keys_of_tombstones(self, rows: pa.Table) -> pa.Table:
         """Return rows in which the columns of the declared key come from the record's key wherever a tombstone, which has
         no value, lacks them."""
-        if self.declaration.key is None or TOMBSTONE not in rows.column_names or not pc.any(rows[TOMBSTONE]).as_py():
+        if self.declaration.key is None or not self._marks_tombstones(rows.column_names):
+            return rows
+        if not pc.any(rows[TOMBSTONE]).as_py():
             return rows
         names = self._of("key")
         for name in names:
@@ -284,6 +289,11 @@ class Encoder:
             return pc.struct_field(key, [at]) if at >= 0 and key.type.field(at).type == kind else None
         return key if columns == 1 and key.type == kind else None
 
+    def _marks_tombstones(self, columns: Sequence[str]) -> bool:
+        """Return True if a column tells which rows are records without a value: that of the platform in decoded tables. In
+        a state or derived table, a column with this name is one like any other."""
+        return TOMBSTONE in columns and isinstance(self.declaration.table, TableRef)
+
     @property
     def _hidden(self) -> frozenset[str]:
         table = self.declaration.table
@@ -304,7 +314,7 @@ class Encoder:
 
     def _with_schema(self, form: Form, side: Side, rows: pa.Table) -> pa.LargeBinaryArray:
         alive = np.full(rows.num_rows, not self.past)
-        if side == "value" and TOMBSTONE in rows.column_names:
+        if side == "value" and self._marks_tombstones(rows.column_names):
             alive &= ~pc.fill_null(rows[TOMBSTONE], False).to_numpy(zero_copy_only=False)
         try:
             return form.encode(rows, alive, self.heads.get(side, b""))

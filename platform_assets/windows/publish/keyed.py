@@ -319,8 +319,7 @@ class KeyedPublisher:
         encoder = self._encoder(delta).naming_schemas(self.ledger.lake, self.cluster, send=send)
         if see is not None:
             encoder = replace(encoder, past=True)
-        found: Rows = {}
-        number = 0
+        found, number = Rows(), 0
         for batch in self._batches(folder, delta, encoder.columns if see is None else None):
             encoded = encoder.encode(pa.Table.from_batches([batch]))
             if see is not None:
@@ -328,8 +327,7 @@ class KeyedPublisher:
             headers: Sequence[Headers] = encoded.headers or [[]] * len(encoded)
             for key, value, declared in zip(encoded.keys, encoded.values, headers, strict=True):
                 if value is None:
-                    number -= 1
-                    continue
+                    raise AssertionError("unreachable: the formats of these values have no null")
                 if key is None:
                     raise ConfigurationError(
                         f"{d.name}: a row of {d.table} has no key: declare a key that all rows have"

@@ -3,6 +3,7 @@ also after kills."""
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ from platform_assets.model.publishing import Part, PublishDeclaration
 from platform_assets.model.tables import StateRef
 from platform_assets.orchestration import published
 from platform_assets.orchestration.resources import KafkaResource, LakeResource
+from platform_assets.windows.publish.encoding import Encoder
 from platform_assets.windows.publish.keyed import Change, KeyedPublisher, difference, digest_of, parts
 from platform_assets_tests.support.made_changes import DAYS, MadeChanges, change
 from platform_assets_tests.support.published import with_columns
@@ -469,3 +471,36 @@ def test_a_derived_table_that_was_only_created_is_not_published(
     assert gather(each).not_read == ["derived/totals was not made yet: run `platform-assets derive totals`"]
     write(tmp_path, {1: "a", 2: "b"})
     assert (each.run().records, held(broker, each.declaration.topic)[0]) == (1, as_records({1: "a", 2: "b"}))
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("value", [Part("json"), Part("avro"), Part("json", ("id",))])
+@pytest.mark.parametrize(
+    "values", [pa.array([True, False, None]), pa.array(["granite", "slate", ""]), pa.array([3, 0, None])]
+)
+def test_a_column_named_tombstone_is_one_like_any_other(
+    broker: Broker, topic: TopicMaker, tmp_path: Path, values: pa.Array, value: Part
+) -> None:
+    each = publisher(broker, tmp_path, topic())
+    each = replace(each, declaration=replace(each.declaration, value=value))
+    columns = {"id": pa.array([1, 2, 3]), "tombstone": values, "key": pa.array(["x", None, "z"])}
+    write_deltalake(str(tmp_path / "derived" / "totals"), pa.table(columns))
+    assert each.run().records == 3
+    evidence = gather(each)
+    assert (evidence.passed, evidence.not_read, evidence.judged) == (True, [], 3)
+    found = held(broker, each.declaration.topic)[0]
+    assert found.keys() == {b"1", b"2", b"3"}
+    if value == Part("json"):
+        shown = json.loads(found[b"1"])
+        assert shown == {"id": 1, "tombstone": values[0].as_py(), "key": "x"}
+
+
+def test_only_tables_with_a_column_named_tombstone_have_a_new_form() -> None:
+    """So rows whose keys an earlier version deleted are sent, although the table has the same version."""
+    declared = PublishDeclaration("t", TABLE, Part("text", ("id",)))
+
+    def digest(name: str, kind: pa.DataType) -> str:
+        return Encoder(declared, pa.schema([pa.field("id", pa.int64()), pa.field(name, kind)])).digest
+
+    assert digest("tombstone", pa.bool_()) != "60046104813845d625a398ddb776f856"
+    assert digest("text", pa.string()) == "9270c9b494f4400547e29278e1660407"
