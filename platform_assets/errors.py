@@ -1351,6 +1351,19 @@ class UnpublishableValueError(UnpublishableRowError):
         )
 
 
+class UnpublishableTextError(UnpublishableRowError):
+    """A row has a text that is not UTF-8, which Spark allows, and readers of records cannot decode."""
+
+    def __init__(self, topic: str, table: str, row: str, column: str) -> None:
+        self.topic, self.table, self.row, self.column = topic, table, row, column
+        PlatformError.__init__(
+            self,
+            f"published/{topic}: column {column!r} of {table} has a text that is not UTF-8, in the row {row}, so readers could not "
+            f"decode it. No row of this version was sent. In a query, write `make_valid_utf8({column})`, which replaces the wrong "
+            f"bytes, or `CAST({column} AS BINARY)`, which keeps all of them; or leave out the column.",
+        )
+
+
 class UnpublishableTombstoneError(UnpublishableRowError):
     """A record without a value has no column for the key of the published record."""
 

@@ -65,8 +65,17 @@ _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 def python_values(column: pa.Array) -> list[Any]:
     """Return values like `to_pylist`, except that dates and timestamps outside the years 1 to 9999 are Arrow's numbers.
 
-    In structs and lists, all dates and timestamps are numbers if any of them is outside these years.
+    In structs and lists, all dates and timestamps are numbers if any of them is outside these years. Texts that are not UTF-8,
+    which Spark may write, are bytes.
     """
+    try:
+        return _python_values(column)
+    except UnicodeDecodeError:
+        found = _python_values(column.cast(_in_bytes(column.type)))
+        return [_decoded(value, column.type) for value in found]
+
+
+def _python_values(column: pa.Array) -> list[Any]:
     if not _is_far(column):
         return list(column.to_pylist())
     numbers = column.cast(_in_numbers(column.type))
@@ -111,6 +120,39 @@ def _in_numbers(kind: pa.DataType) -> pa.DataType:
     if not _is_time(kind):
         return kind
     return pa.int32() if pa.types.is_date32(kind) else pa.int64()
+
+
+def _in_bytes(kind: pa.DataType) -> pa.DataType:
+    """Return a type with bytes in place of texts."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_bytes(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_bytes(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_in_bytes(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_in_bytes(kind.key_type)), kind.item_field.with_type(_in_bytes(kind.item_type))
+        )
+    return pa.large_binary() if pa.types.is_string(kind) or pa.types.is_large_string(kind) else kind
+
+
+def _decoded(value: Any, kind: pa.DataType) -> Any:
+    """Return a value with the type `_in_bytes(kind)`, in which texts are decoded if they can be."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: _decoded(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return [(_decoded(key, kind.key_type), _decoded(item, kind.item_type)) for key, item in value]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_decoded(item, kind.value_type) for item in value]
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def _is_time(kind: pa.DataType) -> bool:

@@ -33,3 +33,17 @@ UTC_TIMES = pa.timestamp("us", "UTC")
 def test_times_that_python_has_not_are_numbers(column: Any, expected: list[Any]) -> None:
     assert python_values(column) == expected
     assert python_values(column.slice(1)) == expected[1:]
+
+
+def test_texts_that_are_not_utf8_are_bytes_at_any_depth() -> None:
+    texts = pa.array([b"a\xff", b"b", None], pa.binary())
+    wrong = pa.Array.from_buffers(pa.string(), 3, texts.buffers())
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2, 3], pa.int32()), wrong)
+    structs = pa.StructArray.from_arrays([wrong, pa.array([b"c", b"d", None])], ["text", "bytes"])
+    maps = pa.MapArray.from_arrays(pa.array([0, 2, 2, 3], pa.int32()), pa.array(["x", "y", "z"]), wrong)
+    assert python_values(wrong) == [b"a\xff", "b", None]
+    assert python_values(lists) == [[b"a\xff", "b"], [], [None]]
+    assert python_values(structs) == [
+        {"text": b"a\xff", "bytes": b"c"}, {"text": "b", "bytes": b"d"}, {"text": None, "bytes": None},
+    ]  # fmt: skip
+    assert python_values(maps) == [[("x", b"a\xff"), ("y", "b")], [], [("z", None)]]

@@ -201,3 +201,36 @@ def require(marks: Marks, place: str, what: str) -> None:
     """Raise Misfit for the first row that is not marked."""
     if not marks.all():
         raise Misfit(place, what, int(np.flatnonzero(~marks)[0]))
+
+
+def wrong_text(column: pa.ChunkedArray) -> int | None:
+    """Return the first row with a text, at any depth, that is not UTF-8; None if there is none. Spark does not check what
+    it writes."""
+    if not _has_texts(column.type) or _are_texts_right(column):
+        return None
+    first, last = 0, len(column)
+    while last - first > 1:
+        middle = (first + last) // 2
+        first, last = (middle, last) if _are_texts_right(_copied(column, first, middle)) else (first, middle)
+    # A slice of lists also has the items of other rows.
+    return None if _are_texts_right(_copied(column, first, last)) else first
+
+
+def _copied(column: pa.ChunkedArray, first: int, last: int) -> pa.ChunkedArray:
+    return column.take(pa.array(range(first, last), pa.int64()))
+
+
+def _are_texts_right(column: pa.ChunkedArray) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as e:
+        if "UTF8" in str(e):
+            return False
+        raise
+    return True
+
+
+def _has_texts(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_has_texts(kind.field(n).type) for n in range(kind.num_fields))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

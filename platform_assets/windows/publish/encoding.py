@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from platform_assets.errors import (
     ConfigurationError,
+    UnpublishableTextError,
     UnpublishableTombstoneError,
     UnpublishableValueError,
 )
@@ -30,7 +31,7 @@ from platform_assets.lake.parquet import python_values
 from platform_assets.model.derived import DerivedRef
 from platform_assets.model.publishing import HEADER, POSITION, WITH_SCHEMA, Part, PublishDeclaration, Side
 from platform_assets.model.tables import StateRef, TableRef
-from platform_assets.windows.publish.datums import Misfit
+from platform_assets.windows.publish.datums import Misfit, wrong_text
 from platform_assets.windows.publish.json_texts import JsonTexts
 
 if TYPE_CHECKING:
@@ -193,12 +194,20 @@ class Encoder:
     def check(self, rows: pa.Table) -> None:
         """Raise UnpublishableRowError if the key of a tombstone, or a value in a column, cannot be published."""
         rows = self._with_keys_of_tombstones(rows)
+        self._check_texts(rows)
         for side, form in self.forms.items():
             for part in _parts(rows) if form.may_refuse else ():
                 self._with_schema(form, side, part)
         as_text = [c for side in self.declaration.sides if side not in self.forms for c in self._of(side)]
         for name in dict.fromkeys([*as_text, *(column for _, column in self.declaration.headers)]):
             self._texts.check(rows[name], name)
+
+    def _check_texts(self, rows: pa.Table) -> None:
+        """Raise UnpublishableTextError for a text that is not UTF-8, unless the rows were published before."""
+        for name in () if self.past else self.columns:
+            if (row := wrong_text(rows[name])) is not None:
+                d = self.declaration
+                raise UnpublishableTextError(d.topic, d.table.name, self._row_named(rows, row), name)
 
     @cached_property
     def digest(self) -> str:
@@ -238,13 +247,17 @@ class Encoder:
 
     def encode(self, rows: pa.Table) -> Encoded:
         """Encode the rows. Raises UnpublishableRowError if a number is not finite, or a time or date is not in the years 1
-        to 9999, and the declaration refuses it; also for a tombstone without the declared key."""
+        to 9999, and the declaration refuses it; also for a tombstone without the declared key, and a text that is not UTF-8 in a
+        table without windows."""
         starts = range(0, max(rows.num_rows, 1), _IN_CACHE)
         return _together([self._encode(rows.slice(start, _IN_CACHE)) for start in starts])
 
     def _encode(self, rows: pa.Table) -> Encoded:
         rows = self._with_keys_of_tombstones(rows)
         d = self.declaration
+        if not isinstance(d.table, TableRef):
+            # `check` is called for tables with windows only.
+            self._check_texts(rows)
         keys = pa.chunked_array([pa.nulls(rows.num_rows, pa.large_binary())])
         if d.key is not None:
             keys = self._part("key", rows)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from deltalake import DeltaTable, Schema, write_deltalake
 
 from platform_assets.checks.published_keys import gather
-from platform_assets.errors import ConfigurationError, PublishingInterruptedError
+from platform_assets.errors import ConfigurationError, PublishingInterruptedError, UnpublishableTextError
 from platform_assets.kafka import publisher as publisher_module
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.publisher import Headers
@@ -504,3 +504,59 @@ def test_only_tables_with_a_column_named_tombstone_have_a_new_form() -> None:
 
     assert digest("tombstone", pa.bool_()) != "60046104813845d625a398ddb776f856"
     assert digest("text", pa.string()) == "9270c9b494f4400547e29278e1660407"
+
+
+WRONG = b"a\xff"
+
+
+def write_wrong(root: Path, texts: Sequence[bytes], *, nested: bool = False) -> None:
+    """Write texts as they are, as Spark does."""
+    plain = pa.Array.from_buffers(pa.string(), len(texts), pa.array(texts, pa.binary()).buffers())
+    lists = pa.ListArray.from_arrays(pa.array(range(len(texts) + 1), pa.int32()), plain)
+    rows = {"id": pa.array(range(len(texts)), pa.int64()), "text": lists if nested else plain}
+    write_deltalake(str(root / "derived" / "totals"), pa.table(rows), mode="overwrite", schema_mode="overwrite")
+
+
+@pytest.mark.broker
+def test_a_text_that_is_not_utf8_is_refused_and_named(broker: Broker, topic: TopicMaker, tmp_path: Path) -> None:
+    plain = publisher(broker, tmp_path, topic())
+    write(tmp_path, {0: "a", 1: "b"})
+    assert plain.run().records == 2
+    forms: Sequence[dict[str, Any]] = (
+        {},
+        {"value": Part("avro")},
+        {"value": Part("protobuf")},
+        {"value": Part("json", ("id",)), "headers": (("text", "text"),)},
+    )
+    for nested in (False, True):
+        write_wrong(tmp_path, [b"a", b"b", WRONG], nested=nested)
+        for form in forms[:3] if nested else forms:
+            each = replace(plain, declaration=replace(plain.declaration, **form))
+            with pytest.raises(
+                UnpublishableTextError, match=r"column 'text' of derived/totals .* in the row with id = 2,"
+            ):
+                each.run()
+    write_wrong(tmp_path, [b"a", b"b", WRONG])
+    by_text = replace(plain, declaration=replace(plain.declaration, key=Part("text", ("text",))))
+    with pytest.raises(UnpublishableTextError, match=r"in the row with text = b'a\\xff',"):
+        by_text.run()
+    # The ways on: leave out the column, or correct the text.
+    without = replace(plain, declaration=replace(plain.declaration, value=Part("json", ("id",))))
+    assert (without.run().records, gather(without).passed) == (3, True)
+    write_wrong(tmp_path, [b"a", b"b", "a\ufffd".encode()])
+    assert (plain.run().records, gather(plain).passed) == (3, True)
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("value", [Part("json"), Part("avro"), Part("protobuf")])
+def test_the_evidence_names_a_text_that_is_not_utf8_and_was_published_before(
+    broker: Broker, topic: TopicMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: Part
+) -> None:
+    each = publisher(broker, tmp_path, topic())
+    each = replace(each, declaration=replace(each.declaration, value=value))
+    write_wrong(tmp_path, [b"a", WRONG])
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Encoder, "_check_texts", lambda self, rows: None)
+        assert each.run().records == 2
+    (problem,) = gather(each).problems
+    assert problem.endswith("is not that of the row with key b'1'")
