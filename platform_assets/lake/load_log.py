@@ -15,7 +15,7 @@ import pyarrow as pa
 from platform_assets.errors import FilesLostError, LedgerCorruptError
 from platform_assets.lake import delta_log, holdings
 from platform_assets.lake.delta_log import Anchor, DataFile
-from platform_assets.lake.location import Folder
+from platform_assets.lake.location import Folder, load_folder, window_folder
 from platform_assets.model import expectations
 from platform_assets.model.expectations import FiguresByDigest
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
@@ -328,6 +328,26 @@ def moves_only(commit: delta_log.Commit, window: str) -> bool:
         return True
     metadata = LoadMetadata.from_json(commit.user_metadata)
     return metadata is not None and metadata.window.key != window and not metadata.lost
+
+
+def of_other_loads(files: pa.Table, loads: Mapping[str, str]) -> frozenset[str]:
+    """Return the windows in `files`, the result of `holdings.actions`, that have rows of another load than the one with the id
+    in `loads`, or that are not in `loads`. A run that was killed between a commit and its receipt leaves such rows.
+
+    The files' names tell, so no log is read. The names of files that upkeep or another program has merged do not tell:
+    their rows count as those of the load in `loads`.
+    """
+    held = zip(files["path"].to_pylist(), files[holdings.WINDOW].to_pylist(), strict=True)
+    return frozenset(
+        window for path, window in held if window not in loads or is_of_other_load(path, window, loads[window])
+    )
+
+
+def is_of_other_load(path: str, window: str, load_id: str) -> bool:
+    """Return True if a file, with its path in the form that the log uses, was written by another load of the window than
+    the one with this id. False if its name does not tell."""
+    folder = unquote(path).rpartition("/")[0]
+    return folder.startswith(f"{window_folder(window)}/") and folder != load_folder(window, load_id)
 
 
 def newest_load(path: Folder) -> LoadCommit | None:

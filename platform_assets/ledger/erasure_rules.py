@@ -48,6 +48,12 @@ def erased_of(
     return {window: merge_named(parts) for window, parts in named.items()}
 
 
+def has_erasures(ledger: Ledger, topic: str) -> bool:
+    """Return True if an erasure of the topic was ever requested or completed. It may also have removed rows without a raw row,
+    which `erased_of` does not list."""
+    return bool(decisions.decisions(ledger.lake, topic, ("erase", "erased"))) or bool(erased_of(ledger, topic))
+
+
 ADOPTED: Final = 0
 """Generation of a rule by key that was made for another topic: all windows of this topic then count as belonging to a
 later log."""

@@ -216,7 +216,8 @@ class TopicTick:
             return {}
         missing = unloaded.find(self.ledger, d.changes_table, newest).windows
         stale = changing.stale_windows(self.ledger, d)
-        receipts = self.ledger.receipts(d.changes_table, stale) if stale else {}
+        # A run that was killed may have left changes without a receipt.
+        receipts = self.ledger.receipts(d.decoded_table, stale) if stale else {}
         found = {key: missing[key] for key in changing.unmade(self.ledger, d, missing)}
         return dict(sorted({**found, **{key: receipt.window for key, receipt in receipts.items()}}.items()))
 

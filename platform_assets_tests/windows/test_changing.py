@@ -36,8 +36,11 @@ from platform_assets.model.state import (
     StateDeclaration,
 )
 from platform_assets.model.tables import TableRef
+from platform_assets.windows.change import changing
 from platform_assets.windows.change.changing import WindowChanger, stale_windows
+from platform_assets.windows.decide.parking import park, unpark
 from platform_assets.windows.load.receipts import expired_receipt
+from platform_assets.windows.maintain.merging import Upkeep
 from platform_assets.windows.recover.rebuild_decoded import rebuild_changes
 from platform_assets.windows.state.folding import TopicState
 from platform_assets_tests.support.decoded_topic import DecodedTopic
@@ -514,6 +517,130 @@ def test_a_fold_waits_for_a_new_window_whose_changes_were_made_by_another_declar
     assert state.compare().is_equal
     rows = pl.scan_delta(str(tmp_path / "state" / topic.topic)).collect()
     assert {row["id"]: row["n"] for row in rows.to_dicts()} == {1: 4, 2: 2}
+
+
+def make_killed(topic: DecodedTopic, key: str) -> None:
+    """Make the changes of a window in a run that ends between the commit and its receipt."""
+
+    def die(step: str) -> None:
+        if step == "receipt":
+            raise Died
+
+    with pytest.raises(Died):
+        WindowChanger(topic.declaration, topic.ledger, before_step=die).make(key)
+
+
+def in_state(topic: DecodedTopic) -> dict[int, int]:
+    found = pl.scan_delta(str(topic.root / "state" / topic.topic)).collect()
+    return {row["id"]: row["n"] for row in found.to_dicts()}
+
+
+UPSERTS: Final = StateDeclaration(("id",), deletes="none")
+
+
+@pytest.mark.parametrize("is_parked", [False, True])
+def test_a_state_made_from_all_changes_waits_for_changes_of_another_declaration_without_a_receipt(
+    tmp_path: Path, *, is_parked: bool
+) -> None:
+    topic = topic_of(tmp_path, ONE)
+    first, second = topic.load([Sent(1, "n", 1, 1).record, Sent(2, "n", 1, 2).record], [Sent(1, "n").record])
+    topic.decode()
+    topic.changer.make(first)
+    TopicState(topic.topic, ONE, topic.lake).fold()
+    make_killed(topic, second)
+    topic.state = UPSERTS
+    topic.changer.make(first)
+    table, author = topic.declaration.changes_table, Author("tester", "asked to")
+    if is_parked:
+        park(table, [second], author, topic.ledger)
+    state = TopicState(topic.topic, UPSERTS, topic.lake)
+    assert second in state.pending().waits
+    with pytest.raises(ChangesOutdatedError, match=second):
+        state.fold()
+    assert stale_windows(topic.ledger, topic.declaration) == [second]
+    if is_parked:
+        unpark(table, [second], author, topic.ledger)
+    topic.changer.make(second)
+    assert stale_windows(topic.ledger, topic.declaration) == []
+    state.fold()
+    assert in_state(topic) == {1: 1, 2: 2}
+
+
+@pytest.mark.parametrize("is_merged", [False, True], ids=["separate files", "a shared file"])
+def test_changes_that_another_declaration_replaced_without_a_receipt_are_made_again(
+    tmp_path: Path, *, is_merged: bool
+) -> None:
+    topic = topic_of(tmp_path, UPSERTS)
+    first, second = topic.load(
+        [Sent(1, "n", 1, 1).record, Sent(2, "n", 1, 2).record], [Sent(1, "n", 2, 3).record, Sent(1, "n").record]
+    )
+    topic.decode()
+    for key in (first, second):
+        topic.changer.make(key)
+    state = TopicState(topic.topic, UPSERTS, topic.lake)
+    state.fold()
+    if is_merged:
+        assert list(Upkeep(topic.declaration.changes_table, topic.ledger, target=1 << 20).run("9999"))
+    assert stale_windows(topic.ledger, topic.declaration) == []
+    topic.state = ONE
+    make_killed(topic, second)
+    topic.state = UPSERTS
+    assert stale_windows(topic.ledger, topic.declaration) == [second]
+    assert second in state.pending().waits
+    (tmp_path / "state").rename(tmp_path / "lost")
+    assert second in state.pending().waits
+    assert topic.changer.make(second).outcome == "healed"
+    assert stale_windows(topic.ledger, topic.declaration) == []
+    state.fold()
+    assert in_state(topic) == {1: 3, 2: 2}
+
+
+def test_a_state_does_not_wait_for_changes_without_a_receipt_that_cannot_be_made_again(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, ONE)
+    first, second = topic.load([Sent(1, "n", 1, 1).record], [Sent(2, "n", 1, 2).record])
+    topic.decode()
+    topic.changer.make(first)
+    make_killed(topic, second)
+    known = topic.ledger.receipts(topic.declaration.decoded_table, [second])[second]
+    expired = expired_receipt(known, (known.table_version or 0) + 1, "1 day", known.table_id or "")
+    topic.ledger.record_receipts([expired])
+    assert not stale_windows(topic.ledger, topic.declaration)
+    state = TopicState(topic.topic, ONE, topic.lake)
+    assert not state.pending().waits
+    state.fold()
+    assert in_state(topic) == {1: 1, 2: 2}
+
+
+def test_windows_that_a_damaged_shared_file_took_along_are_stale_before_the_receipt(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, ONE)
+    keys = topic.load(*[[Sent(n, "n", 1, n).record] for n in range(3)])
+    topic.decode()
+    for key in keys:
+        topic.changer.make(key)
+    table = topic.declaration.changes_table
+    assert list(Upkeep(table, topic.ledger, target=1 << 20).run("9999"))
+    assert stale_windows(topic.ledger, topic.declaration) == []
+    (file,) = topic.lake.table(table).delta().file_uris()
+    Path(file.removeprefix("file://")).unlink()
+    make_killed(topic, keys[0])
+    assert stale_windows(topic.ledger, topic.declaration) == keys
+    for key in keys:
+        topic.changer.make(key)
+    assert stale_windows(topic.ledger, topic.declaration) == []
+
+
+def test_stale_windows_are_remembered_while_no_table_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = topic_of(tmp_path, ONE)
+    (key,) = topic.load([Sent(1, "n", 1, 1).record])
+    topic.decode()
+    topic.changer.make(key)
+    assert stale_windows(topic.ledger, topic.declaration) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(changing, "_stale", lambda *_: pytest.fail("nothing has changed"))
+        assert stale_windows(topic.ledger, topic.declaration) == []
+    folder = topic.lake.table(topic.declaration.changes_table)
+    DeltaTable(folder.uri).delete()
+    assert stale_windows(topic.ledger, topic.declaration) == [key]
 
 
 def test_a_state_is_not_made_from_changes_of_another_declaration_whose_rows_are_dead_letters_now(

@@ -78,6 +78,30 @@ def test_erased_records_leave_a_state_and_its_past_files(tmp_path: Path) -> None
     assert state.compare().is_equal
 
 
+def test_a_state_is_complete_also_with_changes_without_a_receipt(tmp_path: Path) -> None:
+    """A run was killed before it recorded the receipt."""
+    topic = MadeTopic(tmp_path)
+    topic.declaration = replace(topic.declaration, state=DECLARED)
+    first, second = topic.seal([{0: [(b"a", b"1")]}, {0: [(b"b", b"2"), (b"c", b"3")]}])
+    topic.fill([first, second])
+    WindowChanger(topic.declaration, topic.ledger).make(first.key)
+    TopicState(topic.topic, DECLARED, topic.lake).fold()
+
+    def killed(step: str) -> None:
+        if step == "receipt":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        WindowChanger(topic.declaration, topic.ledger, before_step=killed).make(second.key)
+    TopicState(topic.topic, DECLARED, topic.lake).fold()
+    results = list(checks.results(topic.declaration, DECLARED, topic.ledger, seed="1"))
+    assert not [finding for each in results for finding in each.findings if finding.alarming]
+    facts = checks.facts_of(topic.declaration, DECLARED, topic.ledger)
+    assert facts is not None
+    source = replace(facts.source, handle=topic.lake.table(topic.declaration.changes_table).delta(0))
+    assert not checks.complete(replace(facts, source=source)).passed, "three keys, but one change"
+
+
 @pytest.mark.parametrize("interrupted", [1, 2])
 def test_an_interrupt_after_a_commit_deletes_no_files_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: int
@@ -363,6 +387,36 @@ def test_an_erasure_ends_after_a_state_that_had_to_be_made_again(tmp_path: Path,
     assert not found_in(tmp_path / "state_deleted", b"secret")
     kinds = [each.kind for each in decisions.decisions(topic.lake, topic.topic)]
     assert kinds[-1] == "erased", kinds
+    assert "nothing was erased" in by_command(topic, [])[-1]
+
+
+@pytest.mark.parametrize("lost", ["the log of the changes", "the live keys"])
+def test_an_erasure_ends_although_nothing_tells_since_when_the_state_lacks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """It was killed before it made the state. No receipt lists what it erased: rows without a raw row."""
+    topic, _ = folded(tmp_path, replace(DECLARED, history=True))
+    lose_for_good(topic)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TopicState, "fold", killed)
+        with pytest.raises(KeyboardInterrupt):
+            by_command(topic, [b"somebody"])
+    if lost == "the live keys":
+        shutil.rmtree(tmp_path / "state")
+    else:
+        changes = topic.lake.table(topic.declaration.changes_table).delta()
+        changes.create_checkpoint()
+        for log in sorted((tmp_path / "changes" / topic.topic / "_delta_log").glob("*.json"))[:-1]:
+            log.unlink()
+    assert found_in(tmp_path / "history", b"secret")
+    by_command(topic, [])
+    for kind in ("state", "state_deleted", "history"):
+        assert not found_in(tmp_path / kind, b"secret"), kind
+    assert decisions.decisions(topic.lake, topic.topic)[-1].kind == "erased"
     assert "nothing was erased" in by_command(topic, [])[-1]
 
 

@@ -26,7 +26,7 @@ from platform_assets.errors import (
     FilesLostError,
     NotLoadedError,
 )
-from platform_assets.lake import changes_table, decoded_table, holdings, load_log
+from platform_assets.lake import changes_table, decoded_table, delta_log, holdings, load_log
 from platform_assets.lake.delta_log import Anchor
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder, Lake
@@ -182,7 +182,10 @@ class WindowChanger:
             is_current = known is not None and self.is_current(known, decoded)
             if known is not None and is_current and not is_same:
                 raise DecodingDiffersError(d.changes_table.name, key, _difference(known, written))
-            is_kept = known is not None and is_same and self.changes.is_intact(known)
+            # Equal rows of a load without a receipt are written again, because nothing else tells that they are equal.
+            is_kept = known is not None and is_same and self.changes.is_intact(known) and not any(
+                load_log.is_of_other_load(path, key, known.load_id) for path in opened.files_of(key).paths
+            )  # fmt: skip
         except BaseException:
             self.changes.delete(written.changes)
             raise
@@ -289,36 +292,38 @@ class WindowChanger:
 
 def stale_windows(ledger: Ledger, declaration: TopicDeclaration) -> list[str]:
     """Return, in order, the windows whose changes were made from another load of the decoded window, with another
-    declaration, or before the table started over, or were lost with a damaged file. Windows whose changes were never made
-    are excluded.
+    declaration, or before the table started over, or were lost with a damaged file, or whose rows come from a load that
+    ended before its receipt. Windows without changes are excluded.
 
-    The result is remembered until the ledger has new entries of one of the two tables. Raises whatever reading the
-    ledger raises.
+    The result is remembered until the ledger has new entries of one of the two tables, or the table of changes has a new
+    version. Raises whatever reading the ledger raises.
     """
     if declaration.state is None:
         return []
     commits, digest = followed.of(ledger.lake.commits), declaration.state.digest
-    place = (ledger.lake, declaration.topic)
+    place, folder = (ledger.lake, declaration.topic), ledger.lake.table(declaration.changes_table)
     with _lock:
         known = _known.get(place)
-    if known is not None and known.digest == digest and known.commits is not None:
+    if known is not None and known.digest == digest and known.commits is not None and _is_newest(folder, known.table):
         tables = (declaration.changes_table, declaration.decoded_table)
         since = [commits.entries_since(known.commits, table.ledger_name) for table in tables]
         if all(each is not None and not each[1] for each in since):
             return list(known.windows)
-    # Asked for first: entries that come later are read again.
-    at = commits.newest()
+    # Asked for first: entries and versions that come later are read again.
+    at, table = commits.newest(), delta_log.newest_anchor(folder)
     found = _stale(ledger, declaration, digest)
     with _lock:
-        _known[place] = _Known(at, digest, tuple(found))
+        _known[place] = _Known(at, table, digest, tuple(found))
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The stale windows with `commits` as the last commit of the ledger of loads and a state with this digest."""
+    """The stale windows with `commits` as the last commit of the ledger of loads, `table` as that of the table of changes, and
+    a state with this digest."""
 
     commits: Anchor | None
+    table: Anchor | None
     digest: str
     windows: tuple[str, ...]
 
@@ -327,40 +332,51 @@ _known: dict[tuple[Lake, str], _Known] = {}
 _lock = threading.Lock()
 
 
+def _is_newest(folder: Folder, known: Anchor | None) -> bool:
+    """Return True if `known` still is the newest commit of a table; None stands for a table without any. Reads one commit."""
+    if known is None:
+        return not delta_log.exists(folder)
+    return delta_log.anchor(folder, known.version) == known and not folder.has(delta_log.name_of(known.version + 1))
+
+
 def _stale(ledger: Ledger, declaration: TopicDeclaration, digest: str) -> list[str]:
     d = declaration
-    made = ledger.commit_rows(d.changes_table, columns=["made_from", "table_version", "rows"])
+    made = ledger.commit_rows(d.changes_table, columns=["made_from", "table_version", "rows", "load_id"])
     decoded = ledger.commit_rows(d.decoded_table, columns=["load_id", "table_version", "kind"])
     # Windows without offsets, and those whose decoded rows were removed as expired, have no changes to make.
     decoded = decoded.filter(pc.and_(pc.is_valid(decoded["table_version"]), pc.not_equal(decoded["kind"], EXPIRED)))
     decoded = decoded.group_by(["window", "load_id"]).aggregate([])
-    made = made.group_by(["window", "made_from", "table_version"]).aggregate([("rows", "sum")])
+    made = made.group_by(["window", "made_from", "table_version", "load_id"]).aggregate([("rows", "sum")])
+    folder = ledger.lake.table(d.changes_table)
+    held = holdings.actions(folder) if load_log.exists(folder) else None
+    loads = dict(zip(made["window"].to_pylist(), made["load_id"].to_pylist(), strict=True))
+    lacking = frozenset[str]() if held is None else load_log.of_other_loads(held, loads)
+    other = lacking.intersection(decoded["window"].to_pylist())
     decoded = decoded.filter(pc.is_in(decoded["window"], made["window"].combine_chunks()))
     if not decoded.num_rows:
-        return []
+        return sorted(other)
     own = made.take(pc.index_in(decoded["window"], made["window"].combine_chunks()))
     found = own["made_from"].combine_chunks()
-    loads = pc.struct_field(pc.extract_regex(found, _LOAD_ID), "load")
+    made_from = pc.struct_field(pc.extract_regex(found, _LOAD_ID), "load")
     declared = pc.struct_field(pc.extract_regex(found, _DECLARATION), "declaration")
     # A window without rows loses none, and gets no new version.
-    folder = ledger.lake.table(d.changes_table)
     begun = decoded_table.begun_at(folder)
-    is_lost = pc.is_in(own["window"], _lost(folder, own))
+    is_lost = pc.is_in(own["window"], _lost(folder, own, held))
     is_held = pc.and_(pc.greater_equal(own["table_version"], begun), pc.invert(is_lost))
     is_held = pc.or_(pc.equal(own["rows_sum"], 0), is_held).combine_chunks()
-    is_current = pc.and_(pc.equal(loads, decoded["load_id"].combine_chunks()), pc.equal(declared, digest))
+    is_current = pc.and_(pc.equal(made_from, decoded["load_id"].combine_chunks()), pc.equal(declared, digest))
     is_current = pc.and_(pc.fill_null(is_current, False), pc.fill_null(is_held, False))
-    return sorted(decoded["window"].filter(pc.invert(is_current)).to_pylist())
+    return sorted(other.union(decoded["window"].filter(pc.invert(is_current)).to_pylist()))
 
 
-def _lost(folder: Folder, receipts: pa.Table) -> pa.Array:
-    """Return the windows with rows, by their `receipts`, that have no file in the table. A damaged file that windows share takes
-    the rows of all with it, and only the window whose load replaced that file gets a receipt. Windows that upkeep has just
-    removed as expired are left out: their receipts follow."""
+def _lost(folder: Folder, receipts: pa.Table, files: pa.Table | None) -> pa.Array:
+    """Return the windows with rows, by their `receipts`, that have none of the table's `files`. A damaged file that windows
+    share takes the rows of all with it, and only the window whose load replaced that file gets a receipt. Windows that upkeep
+    has just removed as expired are left out: their receipts follow."""
     rows = receipts.filter(pc.greater(receipts["rows_sum"], 0))
-    if not rows.num_rows or not load_log.exists(folder):
+    if not rows.num_rows or files is None:
         return rows["window"].combine_chunks()
-    held = pc.unique(holdings.actions(folder)[holdings.WINDOW].combine_chunks())
+    held = pc.unique(files[holdings.WINDOW].combine_chunks())
     rows = rows.filter(pc.and_(pc.invert(pc.is_in(rows["window"], held)), pc.is_valid(rows["table_version"])))
     gone = dict(zip(rows["window"].to_pylist(), rows["table_version"].to_pylist(), strict=True))
     return pa.array(sorted({*gone} - {*load_log.expiries_since(folder, gone)}), pa.string())

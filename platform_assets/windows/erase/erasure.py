@@ -356,7 +356,7 @@ class Erasure:
                 return False
             return any(load.erases for load in ChangesSource.newest(changes).loads_since(fold.changes))
         except UnknownChangeError:
-            return bool(erased_of(self.ledger, self.topic))
+            return erasure_rules.has_erasures(self.ledger, self.topic)
         except PlatformError as e:
             raise StateErasureUnfinishedError(self.topic, str(e), left=[kind]) from e
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from platform_assets.errors import NoChangesError
-from platform_assets.lake import decoded_table, delta_log, holdings, state_table
+from platform_assets.lake import decoded_table, delta_log, holdings, load_log, state_table
 from platform_assets.lake.delta_log import Anchor, Commit
 from platform_assets.lake.load_log import Expiry, Fence, LoadMetadata
 from platform_assets.lake.location import Folder
@@ -77,7 +77,7 @@ class ChangesSource:
 
     def rows_by_window(self, windows: Collection[str] | None = None) -> dict[str, int]:
         """Return the number of rows of each window that has any, or of those among `windows`."""
-        files = self._files(windows)
+        files = self.files(windows)
         found: dict[str, int] = {}
         for window, rows in zip(files[holdings.WINDOW].to_pylist(), files["num_records"].to_pylist(), strict=True):
             found[window] = found.get(window, 0) + (rows or 0)
@@ -86,7 +86,7 @@ class ChangesSource:
     def blocks(self, columns: pa.Schema, windows: Collection[str], *, others: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the rows of `windows`, or those of all other windows, with `columns`. Raises FilesLostError."""
         names = pa.array(sorted(windows), pa.string())
-        paths = self._files(None if others else windows)["path"].to_pylist()
+        paths = self.files(None if others else windows)["path"].to_pylist()
         for path in dict.fromkeys(paths):
             for block in state_table.blocks(self.folder, path, columns, _BLOCK_ROWS):
                 is_meant = pc.is_in(block[holdings.WINDOW], value_set=names)
@@ -94,7 +94,8 @@ class ChangesSource:
                 if found.num_rows:
                     yield found
 
-    def _files(self, windows: Collection[str] | None) -> pa.Table:
+    def files(self, windows: Collection[str] | None = None) -> pa.Table:
+        """Return the result of `holdings.actions` for this version: of all windows, or of those among `windows`."""
         with self.folder.reading():
             files = pa.table(self.handle.get_add_actions(flatten=True))
         return holdings.by_window(self.folder, files, flat=holdings.is_flat(self.handle), among=windows)
@@ -103,8 +104,8 @@ class ChangesSource:
 @dataclass(frozen=True, slots=True)
 class Awaited:
     """Decoded windows, each in ascending order: those of which the changes are `outdated`, because they were made before
-    the table started over, for another declaration, or from an earlier load; and those of which the changes are
-    `missing`."""
+    the table started over, for another declaration, or from an earlier load, or are those of a load without a receipt;
+    and those of which the changes are `missing`."""
 
     outdated: tuple[str, ...]
     missing: tuple[str, ...]
@@ -114,7 +115,7 @@ class Awaited:
         """The reason why a state cannot be made from the changes; an empty text if it can."""
         if self.outdated:
             what = f"{_have(self.outdated)} changes that were made with other columns or another `state:`, or from earlier rows"
-            return f"{what}, for example window {self.outdated[0]}"
+            return f"{what}, or by a run that ended before it recorded them, for example window {self.outdated[0]}"
         if self.missing:
             return f"{_have(self.missing)} no changes, but may be in the state, for example window {self.missing[0]}"
         return ""
@@ -132,8 +133,9 @@ def awaited(
 
     Only a state that is to be made `from_all` changes waits for missing ones: for all if the table has started over, or
     else up to the window `through`, the newest one in the state. Older changes may be lost after a restore. Only such a
-    state waits for changes of decoded rows that were replaced since. No state waits for a parked window without changes.
-    Raises NoChangesError.
+    state waits for changes of decoded rows that were replaced since, and for windows whose rows come from another load than
+    the one in the receipt: the receipt does not tell how that load made them. No state waits for a parked window without
+    changes. Raises NoChangesError.
     """
     names = ["window", "kind", "table_version", "rows", "load_id"]
     decoded = ledger.commit_rows(TableRef("decoded", topic), columns=names).select(names).to_pylist()
@@ -158,8 +160,12 @@ def awaited(
     missing = set[str]()
     if from_all:
         # A damaged file that windows share takes the rows of all with it. Receipts do not tell.
-        held = source.rows_by_window()
-        lost = {row["window"] for row in made if row["rows"] and row["kind"] != EXPIRED and row["window"] not in held}
+        held = source.files()
+        windows = {*held[holdings.WINDOW].to_pylist()}
+        lost = {
+            row["window"] for row in made if row["rows"] and row["kind"] != EXPIRED and row["window"] not in windows
+        }
+        outdated |= can_be_made & load_log.of_other_loads(held, {row["window"]: row["load_id"] for row in made})
         parkings = decisions.parking_of_many(ledger.lake, [TableRef("decoded", topic), TableRef("changes", topic)])
         parked = {window for parking in parkings.values() for window in parking.parked}
         missing = wanted - ({row["window"] for row in made} - lost) - parked

@@ -30,7 +30,7 @@ from platform_assets.errors import (
 from platform_assets.lake import delta_log, field_ids, state_table
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.state_table import FoldMetadata, Opened
-from platform_assets.ledger.erasure_rules import erased_of
+from platform_assets.ledger.erasure_rules import erased_of, has_erasures
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Digest
 from platform_assets.model.logs import logger
@@ -217,7 +217,10 @@ class TopicState:
             source, waits = self._awaited(from_all=True)
             by_window = source.rows_by_window()
             windows, rows = tuple(sorted(by_window)), sum(by_window.values())
-            return Pending(windows, rows, "", 0, 0, "the state does not exist yet", waits=waits)
+            # The tables that are left may have erased records.
+            is_left = any(map(delta_log.exists, (self.live_folder, self.dead_folder, self.history_folder)))
+            erases = is_left and has_erasures(Ledger(self.lake), self.topic)
+            return Pending(windows, rows, "", 0, 0, "the state does not exist yet", erases=erases, waits=waits)
         return self._pending(self.opened())
 
     def _pending(self, tables: StateTables) -> Pending:
@@ -405,12 +408,12 @@ class TopicState:
 
     def _lacks_erasure(self, tables: StateTables) -> bool:
         """Return True if records were erased from the changes since the oldest fold. If that is not known, return True if the
-        ledger has any erased records of the topic."""
+        topic ever had an erasure."""
         folds = [table.fold.changes for table in tables.all if table.fold is not None]
         if len(folds) == len(tables.all):
             with suppress(UnknownChangeError):
                 return any(load.erases for load in tables.source.loads_since(min(folds, key=lambda at: at.version)))
-        return bool(erased_of(Ledger(self.lake), self.topic))
+        return has_erasures(Ledger(self.lake), self.topic)
 
     def _collectable(self) -> str:
         """Return the newest window up to which deleted keys need not be kept any longer; an empty text if there is none."""
