@@ -20,7 +20,7 @@ def test_a_fold_that_forgets_a_window_is_named_with_its_history(
     monkeypatch.setattr(states, "IN_MEMORY", 0)
     asked = ["--scenario", "states", "--seconds", "0", "--seed", "2", "--seeds", "1", "--folder", str(tmp_path)]
     assert soak.main(asked) == 0
-    assert "| 2 | 0 | 2 | " in capsys.readouterr().out
+    assert "| 2 | 0 | 2 | 2 | " in capsys.readouterr().out
 
     def forgets(loads: Sequence[ChangesLoad], *versions: Any) -> FoldPlan:
         return pending.plan(loads[:-1], *versions)
