@@ -1328,6 +1328,19 @@ class PublishingProgressLostError(Terminal):
         )
 
 
+class PublishedLoadUnknownError(Terminal):
+    """The progress names a load of a window that the lake does not have: the lake was restored from before."""
+
+    def __init__(self, topic: str, window: str, load_id: str) -> None:
+        self.topic, self.window, self.load_id = topic, window, load_id
+        super().__init__(
+            f"published/{topic}: load {load_id} of window {window} was published, but the lake does not have it, as after a restore. "
+            "The windows since then may have other records, so nothing was sent. If only the ledger was lost, run "
+            f"`platform-assets rebuild-ledger`. Otherwise, delete topic {topic!r} and create it again, or publish the table to a new "
+            "topic: it gets all rows once."
+        )
+
+
 class UnpublishableRowError(Terminal):
     """A row has a value that JSON does not have, described by `what`."""
 

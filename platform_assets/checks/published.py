@@ -9,9 +9,10 @@ without it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappush, heapreplace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -29,6 +30,7 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.publisher import committed_records
 from platform_assets.lake import load_log
+from platform_assets.ledger.entries import Receipt
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.publishing import PublishDeclaration
 from platform_assets.model.tables import TableRef
@@ -381,7 +383,7 @@ def _compare(
     are hashes of all keys on the topic if it is compacted; None otherwise. `deleted` are keys whose newest record is a
     tombstone of a correction, with its window, the load and its ordinal."""
     d = publisher.declaration
-    forms = publisher.forms if known else frozenset()
+    forms, bounds = publisher.forms if known else frozenset(), _Bounds()
     receipts = publisher.ledger.receipts(d.windowed) if known else {}
     # Compiled code, which definitions do not need.
     from platform_assets.checks.published_schemas import SchemaReader
@@ -392,6 +394,7 @@ def _compare(
             continue
         progress(f"comparing window {key} with the topic")
         held = windows[key].newest() if key in windows else {}
+        bounds.add(key, receipts.get(key), held)
         if not state.is_complete:
             found.not_read.append(f"window {key} is published in part")
             continue
@@ -407,6 +410,7 @@ def _compare(
         if deleted:
             _find_deleted(d.topic, key, rows, windows.get(key), deleted, found)
         expected = {at: _hash(*content[:2]) for at, content in rows.items()}
+        bounds.add(key, receipts.get(key), expected)
         if state.dealt:
             window = windows.get(key) or _Window({}, {})
             has_holes = is_cut or keys is not None
@@ -450,6 +454,34 @@ def _compare(
             )
         elif key in windows and receipt is not None and receipt.load_id == state.load.load_id:
             _judge(publisher, key, state, windows[key], found, reader)
+    for overlap in bounds.overlaps():
+        found.object_to(overlap)
+
+
+@dataclass
+class _Bounds:
+    """The lowest and highest offset of each window's records, by generation and partition of the source topic."""
+
+    by_window: dict[tuple[tuple[str, int], int], dict[str, tuple[int, int]]] = field(default_factory=dict)
+
+    def add(self, key: str, receipt: Receipt | None, places: Iterable[Position]) -> None:
+        """Note the places of a window's records. Without a receipt, their generation is unknown."""
+        generation = ("", 0) if receipt is None else (receipt.topic_id, receipt.generation)
+        for partition, offset in places:
+            held = self.by_window.setdefault((generation, partition), {})
+            low, high = held.get(key, (offset, offset))
+            held[key] = min(low, offset), max(high, offset)
+
+    def overlaps(self) -> Iterator[str]:
+        """Yield a sentence for each two windows in a row that have records of the same offsets."""
+        for (_, partition), held in sorted(self.by_window.items()):
+            ordered = sorted((low, high, key) for key, (low, high) in held.items())
+            for (_, high, one), (low, _, other) in pairwise(ordered):
+                if low <= high:
+                    yield (
+                        f"windows {one} and {other} both have records of partition {partition} of the source from offset {low} to "
+                        f"{high}, as after a restore of the lake: publish to a new topic"
+                    )
 
 
 def _find_deleted(

@@ -96,6 +96,17 @@ def only_lacks(ledger: Ledger, table: TableRef, key: str, load: Load, other: Loa
     return len(sources) == 1
 
 
+def is_unknown(ledger: Ledger, table: TableRef, key: str, load: Load, topic: str) -> bool:
+    """Return True if neither the ledger nor the table has this load of a window."""
+    if ledger.receipt_of(table, key, load.load_id) is not None:
+        return False
+    try:
+        _check_known(ledger, table, key, load, topic)
+    except PublishedRowsLostError:
+        return True
+    return False
+
+
 def _is_sorted(rows: pa.Table) -> bool:
     partition, offset = (rows[name].to_numpy() for name in POSITION)
     later = partition[1:] - partition[:-1]

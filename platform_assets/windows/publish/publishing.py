@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from platform_assets.errors import (
     ConfigurationError,
     PlatformError,
+    PublishedLoadUnknownError,
     PublishedRowsLostError,
     PublishingInterruptedError,
     PublishingProgressLostError,
@@ -138,6 +139,7 @@ class Publisher:
         self.target.require_same(Topics(topics.target, session.progress.topic_id), topics)
         known, loaded = self._known(session.progress, topics.target, recorded), self._loaded()
         plan, receipts, late = self._plan(known, loaded), loaded.receipts, self._late(recorded, topics, known, loaded)
+        self._require_known(known)
         encoder = None
         if plan.behind:
             encoder = self._encoder().naming_schemas(self.ledger.lake, self.cluster, send=True, topic_id=topics.target)
@@ -163,6 +165,17 @@ class Publisher:
             tuple(count.removed),
             plan.unchecked,
         )
+
+    def _require_known(self, known: Mapping[str, Progress]) -> None:
+        """Raise PublishedLoadUnknownError if the lake does not have a published window, or its load: windows that were
+        sealed after a restore may have other boundaries, so their records may be on the topic already."""
+        table, receipts = self.declaration.windowed, self.ledger.receipts(self.declaration.windowed)
+        for key, state in sorted(known.items()):
+            receipt = receipts.get(key)
+            if receipt is not None and receipt.load_id == state.load.load_id:
+                continue
+            if receipt is None or loads.is_unknown(self.ledger, table, key, state.load, self.declaration.topic):
+                raise PublishedLoadUnknownError(self.declaration.topic, key, state.load.load_id)
 
     def _send_all(
         self,

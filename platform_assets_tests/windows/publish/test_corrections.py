@@ -14,7 +14,7 @@ import pytest
 
 from platform_assets.checks import published
 from platform_assets.checks.published import gather
-from platform_assets.errors import PublishedRowsLostError, PublishingInterruptedError
+from platform_assets.errors import PublishedLoadUnknownError, PublishedRowsLostError, PublishingInterruptedError
 from platform_assets.kafka.publisher import Record
 from platform_assets.lake import holdings
 from platform_assets.model.publishing import Part
@@ -170,9 +170,65 @@ def test_rows_of_another_load_are_not_taken_for_those_that_were_published(tmp_pa
     restored = DecodedTopic(tmp_path / "lake", "orders")
     each = publisher(restored, log, table=made.declaration.raw_table, **RAW)
     for _ in range(2):
-        with pytest.raises(PublishedRowsLostError, match=r"load second, .* the ledger does not know this load"):
+        with pytest.raises(PublishedLoadUnknownError, match=f"load second of window {window.key} was published"):
             each.run()
         assert each.plan().again == (window.key,)
+    # The remedy.
+    log.topic_id = "U"
+    each.run()
+    assert log.values[20:] == [order(n) for n in range(10)]
+
+
+@pytest.mark.parametrize("corrections", ["hold", "publish"])
+@pytest.mark.parametrize("boundary", [7, 12, None])
+def test_windows_that_a_restored_lake_seals_otherwise_are_not_sent(
+    tmp_path: Path, corrections: Any, boundary: int | None
+) -> None:
+    log, before = Log(), DecodedTopic(tmp_path / "before", "orders")
+    before.partitions = 1
+    before.load([order(n) for n in range(10)])
+    samples.loaded(
+        before.root, before.windows[0], values={(0, n): order(n) for n in range(10)}, load_id="lost", holes={}
+    )
+    raw: dict[str, Any] = {"table": before.declaration.raw_table, "corrections": corrections, **RAW}
+    publisher(before, log, **raw).run()
+    restored = DecodedTopic(tmp_path / "restored", "orders")
+    restored.partitions = 1
+    if boundary is None:
+        # The window is not sealed again yet.
+        restored.ledger.create()
+    else:
+        restored.load([order(n) for n in range(boundary)], [order(n) for n in range(boundary, 15)])
+        values = {(0, n): order(n) for n in range(boundary)}
+        samples.loaded(restored.root, restored.windows[0], values=values, load_id="restored", holes={})
+    each = publisher(restored, log, **raw)
+    for _ in range(2):
+        with pytest.raises(PublishedLoadUnknownError, match=r"nothing was sent.*delete topic 'target' and create it"):
+            each.run()
+    assert len(log.values) == 10
+    if boundary is not None:
+        log.topic_id, log.transactions = "U", []
+        each.run()
+        assert log.values == [order(n) for n in range(15)]
+        assert gather(each).passed
+
+
+def test_rows_that_two_windows_have_sent_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, before = Log(), DecodedTopic(tmp_path / "before", "orders")
+    before.partitions = 1
+    before.load([order(n) for n in range(10)])
+    raw: dict[str, Any] = {"table": before.declaration.raw_table, "corrections": "hold", **RAW}
+    publisher(before, log, **raw).run()
+    restored = DecodedTopic(tmp_path / "restored", "orders")
+    restored.partitions = 1
+    restored.load([order(n) for n in range(7)], [order(n) for n in range(7, 15)])
+    # As earlier releases did.
+    monkeypatch.setattr(Offline, "_require_known", lambda *given: None)
+    each = publisher(restored, log, **raw)
+    each.run()
+    assert len(log.values) == 18
+    first, second = (window.key for window in restored.windows)
+    assert any(f"windows {first} and {second} both have records" in problem for problem in gather(each).problems)
 
 
 def healed(tmp_path: Path, text: bytes) -> tuple[Log, Offline]:
