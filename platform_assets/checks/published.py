@@ -9,7 +9,7 @@ without it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappush, heapreplace
 from itertools import pairwise
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 from deltalake.exceptions import DeltaError
 
 from platform_assets.checks.published_records import identity_of
@@ -100,6 +101,7 @@ class Evidence:
 
 Sent = tuple[int, int]
 """Rank of a load, and ordinal of a record in it."""
+_Numbers = npt.NDArray[np.int64]
 
 
 @dataclass
@@ -163,16 +165,23 @@ class _Window:
 
     def newest(self) -> dict[Position, int]:
         """Return the hash of the newest record of each place, without removed rows."""
-        return {at: value for at, (_, value) in self.last().items()}
+        places, values, _, _ = self._newest()
+        return dict(zip(places, values.tolist(), strict=True))
 
-    def last(self) -> dict[Position, tuple[Sent, int]]:
-        """Return load and ordinal, and the hash, of the newest record of each place, without removed rows.
+    def last(self) -> dict[Position, Sent]:
+        """Return load and ordinal of the newest record of each place, without removed rows."""
+        places, _, ranks, ordinals = self._newest()
+        return dict(zip(places, zip(ranks.tolist(), ordinals.tolist(), strict=True), strict=True))
+
+    def _newest(self) -> tuple[Iterator[Position], _Numbers, _Numbers, _Numbers]:
+        """Return place, hash, load and ordinal of the newest record of each place, without removed rows.
 
         Partitions are read one after the other, so the order of reading says nothing: a key may move between
         partitions, and records without a key are anywhere.
         """
         if not self._columns[0]:
-            return {}
+            nothing = np.zeros(0, np.int64)
+            return iter(()), nothing, nothing, nothing
         partitions, offsets, ranks, ordinals, values, removed = (np.frombuffer(c, c.typecode) for c in self._columns)
         order = np.lexsort((ordinals, ranks, offsets, partitions))
         p, o = partitions[order], offsets[order]
@@ -180,8 +189,7 @@ class _Window:
         is_last[:-1] = (p[1:] != p[:-1]) | (o[1:] != o[:-1])
         chosen = order[is_last & (removed[order] == 0)]
         places = zip(partitions[chosen].tolist(), offsets[chosen].tolist(), strict=True)
-        sent = zip(ranks[chosen].tolist(), ordinals[chosen].tolist(), strict=True)
-        return dict(zip(places, zip(sent, values[chosen].tolist(), strict=True), strict=True))
+        return places, values[chosen], ranks[chosen], ordinals[chosen]
 
 
 @dataclass
@@ -464,13 +472,15 @@ class _Bounds:
 
     by_window: dict[tuple[tuple[str, int], int], dict[str, tuple[int, int]]] = field(default_factory=dict)
 
-    def add(self, key: str, receipt: Receipt | None, places: Iterable[Position]) -> None:
+    def add(self, key: str, receipt: Receipt | None, places: Collection[Position]) -> None:
         """Note the places of a window's records. Without a receipt, their generation is unknown."""
         generation = ("", 0) if receipt is None else (receipt.topic_id, receipt.generation)
-        for partition, offset in places:
+        partitions, offsets = np.array(list(places), np.int64).reshape(-1, 2).T
+        for partition in np.unique(partitions).tolist():
+            own = offsets[partitions == partition]
             held = self.by_window.setdefault((generation, partition), {})
-            low, high = held.get(key, (offset, offset))
-            held[key] = min(low, offset), max(high, offset)
+            low, high = held.get(key, (int(own[0]), int(own[0])))
+            held[key] = min(low, int(own.min())), max(high, int(own.max()))
 
     def overlaps(self) -> Iterator[str]:
         """Yield a sentence for each two windows in a row that have records of the same offsets."""
@@ -501,7 +511,7 @@ def _find_deleted(
     last = {} if window is None else window.last()
     wrong = []
     for at, (of, (rank, ordinal)) in sorted(gone.items()):
-        sent = last[at][0] if at in last else (-1, 0)
+        sent = last.get(at, (-1, 0))
         # Loads that the ledger does not know have no rank.
         if of == key and sent[0] == rank > 0 and sent[1] < ordinal:
             wrong.append(at)

@@ -249,6 +249,15 @@ class Ledger:
         loads = rows.filter(pc.and_(pc.not_equal(rows["kind"], "acceptance"), pc.is_valid(rows["table_version"])))
         return sorted(set(zip(loads["table_version"].to_pylist(), loads["load_id"].to_pylist(), strict=True)))
 
+    def all_loads(self, table: TableRef) -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
+        """Return the window and the id of every load that the ledger has an entry of, and the windows whose rows were removed as
+        expired. The result takes one read, whatever the number of windows."""
+        version.check(self._lake)
+        rows = known_files.of_commits(self._lake).rows(table.ledger_name, ["kind", "load_id", "window"])
+        rows = rows.filter(pc.not_equal(rows["kind"], "acceptance"))
+        expired = rows.filter(pc.equal(rows["kind"], EXPIRED))["window"].unique().to_pylist()
+        return frozenset(zip(rows["window"].to_pylist(), rows["load_id"].to_pylist(), strict=True)), frozenset(expired)
+
     def first_load(self, table: TableRef, key: str) -> str | None:
         """Return the id of the first load of a window that the ledger has an entry of; None if there is none."""
         version.check(self._lake)

@@ -97,9 +97,7 @@ def only_lacks(ledger: Ledger, table: TableRef, key: str, load: Load, other: Loa
 
 
 def is_unknown(ledger: Ledger, table: TableRef, key: str, load: Load, topic: str) -> bool:
-    """Return True if neither the ledger nor the table has this load of a window."""
-    if ledger.receipt_of(table, key, load.load_id) is not None:
-        return False
+    """Return True if the table does not have this load of a window, whose entry the ledger does not have either."""
     try:
         _check_known(ledger, table, key, load, topic)
     except PublishedRowsLostError:

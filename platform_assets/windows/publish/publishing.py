@@ -169,13 +169,14 @@ class Publisher:
     def _require_known(self, known: Mapping[str, Progress]) -> None:
         """Raise PublishedLoadUnknownError if the lake does not have a published window, or its load: windows that were
         sealed after a restore may have other boundaries, so their records may be on the topic already."""
-        table, receipts = self.declaration.windowed, self.ledger.receipts(self.declaration.windowed)
+        d = self.declaration
+        held, expired = self.ledger.all_loads(d.windowed)
+        windows = {key for key, _ in held}
         for key, state in sorted(known.items()):
-            receipt = receipts.get(key)
-            if receipt is not None and receipt.load_id == state.load.load_id:
+            if (key, state.load.load_id) in held or (key in expired and state.is_complete):
                 continue
-            if receipt is None or loads.is_unknown(self.ledger, table, key, state.load, self.declaration.topic):
-                raise PublishedLoadUnknownError(self.declaration.topic, key, state.load.load_id)
+            if key not in windows or loads.is_unknown(self.ledger, d.windowed, key, state.load, d.topic):
+                raise PublishedLoadUnknownError(d.topic, key, state.load.load_id)
 
     def _send_all(
         self,
@@ -475,7 +476,10 @@ class Publisher:
         """Return the windows that may be sent after later ones, from now on."""
         d, before = self.declaration, Late(max(known, default=""))
         if recorded.topics is not None and (recorded.topics.target, recorded.table) == (topics.target, d.windowed):
-            before = recorded.late or before
+            # Windows that the lake does not know to be sent were sent by a killed run, or before the lake was restored.
+            unrecorded = max(known.keys() - recorded.sent.keys(), default="")
+            late = recorded.late or before
+            before = replace(late, before=max(late.before, unrecorded))
         return Late(max(before.before, d.start or ""), before.windows | loaded.parked)
 
     def _pass_over(self, key: str) -> None:

@@ -17,7 +17,9 @@ from platform_assets.checks.published import gather
 from platform_assets.errors import PublishedLoadUnknownError, PublishedRowsLostError, PublishingInterruptedError
 from platform_assets.kafka.publisher import Record
 from platform_assets.lake import holdings
+from platform_assets.ledger.entries import EXPIRED
 from platform_assets.model.publishing import Part
+from platform_assets.windows.publish import loads
 from platform_assets.windows.publish.loads import Load
 from platform_assets.windows.publish.progress import Progress
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
@@ -177,6 +179,31 @@ def test_rows_of_another_load_are_not_taken_for_those_that_were_published(tmp_pa
     log.topic_id = "U"
     each.run()
     assert log.values[20:] == [order(n) for n in range(10)]
+
+
+def test_windows_that_are_held_or_expired_are_not_looked_up_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, log = DecodedTopic(tmp_path / "lake", "orders"), Log()
+    made.load([order(n) for n in range(10)])
+    each = publisher(made, log, table=made.declaration.raw_table, corrections="hold", **RAW)
+    each.run()
+    (window,) = made.windows
+    samples.loaded(made.root, window, values={(0, n): b"second" for n in range(10)}, load_id="second")
+    receipt = made.ledger.receipts(made.declaration.raw_table)[window.key]
+
+    def fail(*given: object) -> None:
+        raise AssertionError(f"the window was looked up: {given}")
+
+    monkeypatch.setattr(loads, "is_unknown", fail)
+    assert each.run().held == (window.key,)
+    # The entry of an expiry names another load, for ever.
+    made.ledger.record_receipts([replace(receipt, kind=EXPIRED, load_id="expiry")])
+    assert each.run().records == 0
+    held, expired = made.ledger.all_loads(made.declaration.raw_table)
+    assert {load_id for _, load_id in held} >= {"second", "expiry"}
+    assert expired == {window.key}
+    assert {key for key, _ in held} == {window.key}
 
 
 @pytest.mark.parametrize("corrections", ["hold", "publish"])
