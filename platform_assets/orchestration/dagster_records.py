@@ -534,15 +534,18 @@ def newest_evaluations(
 
 
 def newest_begin(
-    instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey], *, without_run: bool
+    instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey], *, without_run: bool, all_planned: bool = False
 ) -> float | None:
     """Return when the newest run began that evaluated one of `checks`, as POSIX time, or `without_run` also when one was
-    evaluated without a run. None if none was; of each check, the newest 100 evaluations are considered."""
+    evaluated without a run. None if none was; of each check, the newest 100 evaluations are considered. With
+    `all_planned`, a run only counts if it evaluated all of `checks` that it was to evaluate."""
     found = list[float]()
     for key in checks:
         history = instance.event_log_storage.get_asset_check_execution_history(key, _EVALUATIONS, status=_OVER)
         for record in history:
             if record.event is None or not (record.run_id or without_run):
+                continue
+            if all_planned and record.run_id and not has_evaluated(instance, record.run_id, checks):
                 continue
             runs = instance.get_run_records(dg.RunsFilter(run_ids=[record.run_id]), limit=1) if record.run_id else ()
             started = runs[0].start_time if runs else None

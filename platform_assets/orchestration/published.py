@@ -252,14 +252,14 @@ def _is_checked(
 
 def _waits_for(instance: dg.DagsterInstance, maker: str, checks: Sequence[dg.AssetCheckKey]) -> str | None:
     """Return the run whose id begins with `maker` if it has not finished, or if it failed or was canceled before it had
-    evaluated the blocking `checks` of the table that it made, and no later run has evaluated one. None otherwise, and if
-    Dagster does not know it."""
+    evaluated the blocking `checks` of the table that it made, and no later run has evaluated all that it was to. None
+    otherwise, and if Dagster does not know it."""
     if not maker:
         return None
     unfinished = [run.run_id for run in dagster_records.under_way(instance)]
     ended = []
     if checks:
-        since = dagster_records.newest_begin(instance, checks, without_run=False)
+        since = dagster_records.newest_begin(instance, checks, without_run=False, all_planned=True)
         ended = dagster_records.failed_after(instance, since)
     found = next((run for run in (*unfinished, *ended) if run.startswith(maker)), None)
     if found is None or (found not in unfinished and dagster_records.has_evaluated(instance, found, checks)):
@@ -390,10 +390,15 @@ def _late_version(d: PublishDeclaration, rows: int, failing: Sequence[str], unch
             f"as they are, run `platform-assets publish {d.topic}`"
         )
     if unchecked is not None:
+        # Dagster executes no checks of a derived table without materializing it.
+        now = (
+            "materialize the table"
+            if isinstance(d.table, DerivedRef)
+            else "execute them on the table's page in Dagster"
+        )
         return (
             f"{what}, because run {unchecked}, which made it, has not finished, or failed before its checks. The next run of the "
-            "table evaluates the checks; to do so now, execute them on the table's page in Dagster; or, to publish without them, run "
-            f"`platform-assets publish {d.topic}`"
+            f"table evaluates the checks; to do so now, {now}; or, to publish without them, run `platform-assets publish {d.topic}`"
         )
     return f"{what} yet. The sensor requests a run; `platform-assets publish {d.topic}` publishes it now"
 
@@ -417,5 +422,6 @@ def _blocking(
     if topic is None:
         return []
     if isinstance(table, StateRef):
-        return names.state_check_keys(topic)
+        # Like the sensor, without the check of the history, which is another table.
+        return [key for key in names.state_check_keys(topic) if key.asset_key == names.table_key(table)]
     return names.blocking_keys(topic) if table.kind == "raw" else names.blocking_changes(topic)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
 
 from platform_assets.checks.decoded import SHARE
 from platform_assets.errors import PublishingBlockedError
@@ -351,7 +352,7 @@ def test_a_version_of_a_table_without_windows_waits_for_the_checks_of_its_run(
         # Nothing evaluates the checks of a run that died.
         assert died in tick(asked.cursor).skip_message
         assert run(**by_sensor) == (0, 1)
-        assert "execute them on the table's page in Dagster; or, to publish without them" in said()
+        assert "to do so now, materialize the table; or, to publish without them" in said()
         assert "not published yet" not in said()
         # A run that finds nothing new evaluates them.
         again = begun()
@@ -398,8 +399,24 @@ def test_a_state_names_the_run_whose_checks_are_waited_for(tmp_path: Path, end: 
         assert published._waits_for(instance, maker, checks) == run.run_id
         assert published._waits_for(instance, maker, ()) is None, "a table without checks waits for none"
         assert published._waits_for(instance, "", checks) is None, "no run made the rows"
+        later = dg.DagsterRun(job_name="job", status=dg.DagsterRunStatus.STARTED)
+        instance.add_run(later)
+        for key in checks[:2]:
+            planned(instance, later.run_id, key)
+        evaluated(instance, later.run_id, checks[0])
+        instance.report_dagster_event(dg.DagsterEvent("PIPELINE_FAILURE", "job"), later.run_id)
+        assert published._waits_for(instance, maker, checks) == run.run_id, (
+            "the later run did not evaluate all of its checks"
+        )
         evaluated(instance, run.run_id, checks[0])
         assert published._waits_for(instance, maker, checks) is None
+
+
+def planned(instance: dg.DagsterInstance, run_id: str, key: dg.AssetCheckKey) -> None:
+    """Report that a run is to evaluate a check."""
+    data = AssetCheckEvaluationPlanned(asset_key=key.asset_key, check_name=key.name)
+    event = dg.DagsterEvent("ASSET_CHECK_EVALUATION_PLANNED", "job", event_specific_data=data)
+    instance.report_dagster_event(event, run_id)
 
 
 def evaluated(instance: dg.DagsterInstance, run_id: str, key: dg.AssetCheckKey) -> None:
