@@ -141,7 +141,7 @@ def test_a_state_does_not_go_back_to_changes_of_rows_that_were_replaced_since(pl
     platform.make(*platform.keys)
     platform.state.fold()
     platform.restore("changes/orders")
-    assert "or from earlier rows, for example" in platform.state.pending().waits
+    assert "or from earlier rows, or by a run" in platform.state.pending().waits
     with pytest.raises(ChangesOutdatedError, match="left as they are"):
         platform.state.fold()
     for key in platform.keys:
