@@ -307,7 +307,9 @@ def gather(
                 "when later windows were sent"
             )
         else:
-            found.object_to(f"{place}: the first row of window {key} follows rows of the later window {after}")
+            found.object_to(
+                f"{place}: the first row of window {key} follows rows of the later window {after}: publish to a new topic"
+            )
     if since is not None and before is not None:
         _require(known, before, windows, found, is_cut=is_cut or compacted)
     _compare(publisher, known, windows, found, progress, keys, deleted, whole=since is None, is_cut=is_cut)

@@ -6,7 +6,7 @@ This module imports neither Delta nor Spark, so that Spark's Python workers load
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -107,34 +107,40 @@ def _near(numbers: pa.Array, kind: pa.DataType) -> pa.BooleanArray:
 
 
 def _in_numbers(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_in_numbers(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_in_numbers(kind.value_type)))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_in_numbers(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(
-            kind.key_field.with_type(_in_numbers(kind.key_type)), kind.item_field.with_type(_in_numbers(kind.item_type))
-        )
-    if not _is_time(kind):
-        return kind
-    return pa.int32() if pa.types.is_date32(kind) else pa.int64()
+    """Return a type with numbers in place of dates and timestamps."""
+
+    def leaf(kind: pa.DataType) -> pa.DataType:
+        if not _is_time(kind):
+            return kind
+        return pa.int32() if pa.types.is_date32(kind) else pa.int64()
+
+    return _with_leaves(kind, leaf)
 
 
 def _in_bytes(kind: pa.DataType) -> pa.DataType:
     """Return a type with bytes in place of texts."""
+
+    def leaf(kind: pa.DataType) -> pa.DataType:
+        return pa.large_binary() if pa.types.is_string(kind) or pa.types.is_large_string(kind) else kind
+
+    return _with_leaves(kind, leaf)
+
+
+def _with_leaves(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type in which `leaf` replaces each type that is not nested."""
+
+    def of(field: pa.Field) -> pa.Field:
+        return field.with_type(_with_leaves(field.type, leaf))
+
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_in_bytes(field.type)) for field in kind])
+        return pa.struct([of(field) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_in_bytes(kind.value_type)))
+        return pa.list_(of(kind.value_field))
     if pa.types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_in_bytes(kind.value_type)))
+        return pa.large_list(of(kind.value_field))
     if pa.types.is_map(kind):
-        return pa.map_(
-            kind.key_field.with_type(_in_bytes(kind.key_type)), kind.item_field.with_type(_in_bytes(kind.item_type))
-        )
-    return pa.large_binary() if pa.types.is_string(kind) or pa.types.is_large_string(kind) else kind
+        return pa.map_(of(kind.key_field), of(kind.item_field))
+    return leaf(kind)
 
 
 def _decoded(value: Any, kind: pa.DataType) -> Any:
