@@ -1372,8 +1372,9 @@ class UnpublishableTextError(UnpublishableRowError):
         PlatformError.__init__(
             self,
             f"published/{topic}: column {column!r} of {table} has a text that is not UTF-8, in the row {row}, so readers could not "
-            f"decode it. No row of this version was sent. In a query, write `make_valid_utf8({column})`, which replaces the wrong "
-            f"bytes, or `CAST({column} AS BINARY)`, which keeps all of them; or leave out the column.",
+            "decode it. Nothing of this window or version was sent. In a query, write "
+            f"`make_valid_utf8({column})`, which replaces the wrong bytes, or `CAST({column} AS BINARY)`, which keeps all of them; or "
+            "leave out the column.",
         )
 
 

@@ -22,7 +22,9 @@ from platform_assets.model.publishing import Part
 from platform_assets.windows.publish import loads
 from platform_assets.windows.publish.loads import Load
 from platform_assets.windows.publish.progress import Progress
+from platform_assets.windows.recover.rebuild import rebuild
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order
+from platform_assets_tests.support.local_engine import LocalEngine
 from platform_assets_tests.support.topic_in_memory import RAW, Log, Message, Offline, Stopped, publisher
 from testbed import samples
 
@@ -179,6 +181,20 @@ def test_rows_of_another_load_are_not_taken_for_those_that_were_published(tmp_pa
     log.topic_id = "U"
     each.run()
     assert log.values[20:] == [order(n) for n in range(10)]
+
+
+def test_the_loads_of_a_rebuilt_ledger_are_known(tmp_path: Path) -> None:
+    made, log, each = published_once(tmp_path)
+    (window,) = made.windows
+    shutil.rmtree(made.root / "_ledger")
+    with pytest.raises(PublishedLoadUnknownError, match="run `platform-assets rebuild-ledger`"):
+        each.run()
+    # The remedy.
+    rebuild(made.declaration, made.ledger, LocalEngine(made.lake))
+    assert each.run().records == 0
+    assert len(log.values) == 10
+    assert gather(each).passed
+    assert made.windows == [window]
 
 
 def test_windows_that_are_held_or_expired_are_not_looked_up_one_by_one(
